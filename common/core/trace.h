@@ -1,0 +1,63 @@
+// What a rank did when: named spans on named streams, for the Chrome/Perfetto trace and for tests that check overlap.
+// defines: Trace, TraceSpan, TraceEvent
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace escalera {
+
+/// One finished span. Times are nanoseconds of the steady clock, which all processes of a host share.
+struct TraceEvent {
+  std::string name;      ///< "backward model.layers.3", "all_reduce", "wait all_reduce"
+  std::string stream;    ///< the row it is drawn in: "compute", "dp" (a communicator's name)
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t bytes = 0;  ///< payload of a communication, else 0
+};
+
+/// Collects the spans of one rank. Thread-safe; costs nothing while off.
+class Trace {
+ public:
+  bool enabled() const { return enabled_; }
+  void enable(bool on) { enabled_ = on; }
+  void add(TraceEvent event);
+  /// What was collected so far, in order of completion; the collection starts anew.
+  std::vector<TraceEvent> take();
+
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+ private:
+  bool enabled_ = false;
+  std::mutex mutex_;
+  std::vector<TraceEvent> events_;
+};
+
+/// Adds the span from its construction to its destruction. `trace` may be null.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, std::string_view stream, std::string_view name, std::int64_t bytes = 0)
+      : trace_(trace && trace->enabled() ? trace : nullptr) {
+    if (trace_) event_ = {std::string(name), std::string(stream), Trace::now(), 0, bytes};
+  }
+  ~TraceSpan() {
+    if (!trace_) return;
+    event_.end = Trace::now();
+    trace_->add(std::move(event_));
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  Trace* trace_;
+  TraceEvent event_;
+};
+
+}  // namespace escalera
