@@ -1,0 +1,121 @@
+// What every trainer can be asked to do: the options that all chapters share, their defaults and the checks
+// between them. defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(),
+// run_program()
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/comm/launch.h"
+#include "common/model/config.h"
+#include "common/train/option_table.h"
+
+namespace escalera {
+
+/// Where the model computes.
+enum class DeviceKind { automatic, cpu, cuda };
+/// What carries communication. `automatic`: threads if --ranks is given, else mpi.
+enum class CommChoice { automatic, mpi, nccl, threads };
+/// The update rule.
+enum class OptimizerKind { adamw, sgd };
+/// The shape of the learning rate over the steps.
+enum class LrSchedule { constant, cosine, wsd };
+/// A switch that may be left to the program.
+enum class Automatic { automatic, on, off };
+
+std::string_view to_string(OptimizerKind kind);
+std::string_view to_string(LrSchedule schedule);
+std::string_view to_string(Recompute recompute);
+
+/// Model sizes typed on the command line or in the `model` section; they replace those of the preset.
+struct ModelOverrides {
+  std::optional<Index> vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+      num_key_value_heads, head_dim, max_position_embeddings;
+  std::optional<double> rope_theta, rms_norm_eps, initializer_range;
+  std::optional<bool> tie_word_embeddings;
+};
+
+/// The options of one run. Fields marked "derived" are filled by validate() where the user left them open;
+/// after it every optional below has a value.
+struct TrainOptions {
+  // Model
+  std::string model_name = "tiny";  ///< preset, config.json, or folder
+  ModelOverrides model_overrides;
+  ModelConfig model;  ///< derived: the preset with the overrides, checked
+  Recompute recompute = Recompute::none;
+  std::string init_from;  ///< folder with Hugging Face weights, or empty
+
+  // Data
+  std::string data = "data/kjv.txt";
+  int token_width = 0;  ///< 16 or 32: raw token file; 0: text, or a token file with a header
+
+  // Machine
+  DeviceKind device = DeviceKind::automatic;  ///< derived: cpu or cuda
+  CommChoice comm = CommChoice::automatic;    ///< derived: mpi, nccl or threads
+  std::optional<int> ranks;                   ///< world size with threads
+  DType dtype = DType::float32;
+  std::optional<int> threads;  ///< derived: compute threads of each rank
+  Index memory_limit = 0;      ///< bytes per rank, 0: none
+
+  // Batch
+  std::optional<Index> micro_batch_size, gradient_accumulation_steps, global_batch_size;  ///< derived
+  Index seq_length = 256;
+  std::uint64_t seed = 1;
+
+  // Length and learning rate
+  Index steps = 100;                ///< number of the last step; shapes the schedule
+  std::optional<Index> stop_after;  ///< derived: last step that is run
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double learning_rate = 1e-3;
+  std::optional<double> min_learning_rate;  ///< derived: a tenth of learning_rate
+  LrSchedule lr_schedule = LrSchedule::cosine;
+  Index warmup_steps = 0;
+  std::optional<Index> decay_steps;  ///< derived: cosine: all after warm-up; wsd: the last fifth; constant: 0
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double clip = 1.0;  ///< largest norm of the gradient; 0: no clipping
+
+  // Evaluation
+  Index eval_every = 0;   ///< steps between validations; 0: none, and nothing is held out
+  Index eval_steps = 10;  ///< batches per validation
+
+  // Output
+  std::string export_dir, dump_gradients, metrics, trace;  ///< empty: not written
+  Index log_every = 1;
+  Automatic check_replicas = Automatic::automatic;
+  double peak_tflops = 0.0;  ///< peak of one rank's device, in TFLOP/s; 0: unknown, no MFU
+
+  /// Micro-batches per step on this rank; after validate().
+  Index micro_batches() const { return gradient_accumulation_steps.value(); }
+  /// Tokens of the global batch; after validate().
+  Index tokens_per_step() const { return global_batch_size.value() * seq_length; }
+};
+
+/// Registers all of TrainOptions. `options` must outlive `table`.
+void add_train_options(OptionTable& table, TrainOptions& options);
+
+/// Loads options.model_name, puts the overrides in and checks the result. validate() calls it.
+void resolve_model(TrainOptions& options);
+
+/// Checks the options against each other and fills those left open. `dp` is the number of ranks that share
+/// out the global batch. Looks at no file except the model's. Throws UsageError naming the options and
+/// numbers that clash and a value that works.
+void validate(TrainOptions& options, int world_size, int dp);
+
+/// Checks that inputs can be read and that outputs can be written, without creating or changing any.
+/// Collective: rank 0 looks, and all ranks throw the same UsageError.
+void check_files(Communicator& world, const TrainOptions& options);
+
+/// A program's main: parses the command line, becomes ranks, and runs `body` on each. --help and a refused
+/// command line are printed once, whatever the number of ranks. Returns the exit code.
+int run_program(OptionTable& table, const TrainOptions& options, int argc, const char* const* argv,
+                const std::function<void(Communicator& world)>& body);
+
+/// How the options want ranks to be made.
+LaunchOptions launch_options(const TrainOptions& options);
+
+}  // namespace escalera
