@@ -1,0 +1,52 @@
+#include "common/model/parameter.h"
+
+#include "common/core/philox.h"
+
+namespace escalera {
+
+Index Parameter::global_index(Index local) const {
+  Index row = local / local_columns();
+  Index column = local % local_columns();
+  if (split == Split::rows) {
+    if (row >= slice.size) return -1;
+    row += slice.begin;
+  } else if (split == Split::columns) {
+    if (column >= slice.size) return -1;
+    column += slice.begin;
+  }
+  return row * columns + column;
+}
+
+double initial_value(const Parameter& parameter, std::uint64_t seed, Index global_index) {
+  if (parameter.initialization.kind == Initialization::Kind::ones) return 1.0;
+  // The seed and the name make the key, the position makes the counter: no element depends on any other.
+  const std::uint64_t key = hash_name(parameter.name) ^ (seed * 0x9e3779b97f4a7c15ULL);
+  return parameter.initialization.deviation * normal(key, 0, static_cast<std::uint64_t>(global_index));
+}
+
+int Bucket::add(Parameter parameter) {
+  parameter.offset = size;
+  size += parameter.local_size();
+  parameters.push_back(std::move(parameter));
+  shard_size = size;
+  return static_cast<int>(parameters.size()) - 1;
+}
+
+Tensor Bucket::view(const Tensor& flat, int first, int last) const {
+  const Parameter& begin = parameters.at(static_cast<std::size_t>(first));
+  Index rows = 0;
+  for (int number = first; number <= last; number++) {
+    const Parameter& part = parameters.at(static_cast<std::size_t>(number));
+    require(part.local_columns() == begin.local_columns(), "{} and {} have different widths and cannot be one matrix",
+            begin.name, part.name);
+    rows += part.local_rows();
+  }
+  return flat.slice_flat(begin.offset, rows * begin.local_columns(), rows);
+}
+
+Tensor Bucket::weight(int number) const { return view(weights, number, number); }
+Tensor Bucket::gradient(int number) const { return view(gradients, number, number); }
+Tensor Bucket::merged_weight(int first, int last) const { return view(weights, first, last); }
+Tensor Bucket::merged_gradient(int first, int last) const { return view(gradients, first, last); }
+
+}  // namespace escalera

@@ -1,0 +1,82 @@
+// Parameters and the flat buffers that hold them.
+// defines: Slice, Initialization, Parameter, Bucket, initial_value()
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/comm/communicator.h"
+#include "common/core/tensor.h"
+
+namespace escalera {
+
+/// The part of one dimension of a parameter that this rank holds.
+struct Slice {
+  Index begin = 0;
+  Index size = 0;                ///< real elements of the dimension held here, without padding
+  Index padded = 0;              ///< elements of the dimension in local storage, at least `size`
+  Communicator* sum = nullptr;   ///< one extra group over which the gradient is summed beside its bucket's domain, or null
+  bool counted = true;           ///< whether this rank counts the parameter in the gradient norm
+};
+
+/// How a parameter starts.
+struct Initialization {
+  enum class Kind { normal, ones } kind = Kind::normal;
+  double deviation = 0.02;  ///< standard deviation, for normal
+};
+
+/// The one record that initialisation, gathering, clipping, checkpoints and export read.
+struct Parameter {
+  std::string name;                    ///< Hugging Face's name
+  Index rows = 0, columns = 0;         ///< the whole parameter, without padding; a vector has one row
+  enum class Split { none, rows, columns } split = Split::none;
+  Slice slice;                         ///< of the split dimension; of the columns if there is none
+  Initialization initialization;
+  bool decay = true;                   ///< weight decay: matrices yes, norms no
+  Index offset = 0;                    ///< first element in the bucket
+
+  Index local_rows() const { return split == Split::rows ? slice.padded : rows; }
+  Index local_columns() const { return split == Split::columns ? slice.padded : columns; }
+  Index local_size() const { return local_rows() * local_columns(); }
+  /// Row-major position in the whole parameter of a local element, or -1 for padding.
+  Index global_index(Index local) const;
+};
+
+/// Value of one element at the start: a function of (seed, name, position in the whole parameter), so that every layout
+/// starts from the same numbers. Philox, drawn in float64.
+double initial_value(const Parameter& parameter, std::uint64_t seed, Index global_index);
+
+/// One flat buffer of weights and one of gradients with one reduction domain: the ranks over which its gradients are
+/// summed, a shard group times a replica group. The defaults describe one rank, which holds and updates everything.
+struct Bucket {
+  std::string name;  ///< "model.layers.3"
+  std::vector<Parameter> parameters;
+  Index size = 0;  ///< elements of all parameters on this rank
+
+  Communicator* shard = nullptr;     ///< ranks that share out this bucket; null: nobody
+  Communicator* replicas = nullptr;  ///< ranks that hold the same part; null: nobody
+  Communicator* tied = nullptr;      ///< the other pipeline stage that holds the same tied matrix; null: nobody
+  bool counted = true;               ///< false on the stage whose tied copy is not counted in the norm
+
+  Tensor weights;    ///< [1, size] in the model's type
+  Tensor gradients;  ///< [1, size] wide
+
+  /// The elements that this rank's optimizer updates: [shard_begin, shard_begin + shard_size).
+  Index shard_begin = 0, shard_size = 0;
+  Tensor master;          ///< [1, shard_size] wide; the weights themselves unless the model computes in bfloat16
+  Tensor gradient_shard;  ///< [1, shard_size] wide; a view of gradients unless they are sharded
+
+  /// Adds a parameter behind the last one and returns its number.
+  int add(Parameter parameter);
+  /// Weights or gradients of one parameter as its local matrix.
+  Tensor weight(int number) const;
+  Tensor gradient(int number) const;
+  /// Parameters first to last, which must be split by rows and lie side by side, as one matrix [sum of rows, columns].
+  Tensor merged_weight(int first, int last) const;
+  Tensor merged_gradient(int first, int last) const;
+
+ private:
+  Tensor view(const Tensor& flat, int first, int last) const;
+};
+
+}  // namespace escalera
