@@ -13,7 +13,7 @@ train=(scripts/launch -n 4 step01_dp
   --model tiny --data data/kjv.txt --dp-mode overlapped
   --micro-batch-size 4 --seq-length 256 --steps 600
   --learning-rate 3e-3 --lr-schedule cosine --warmup-steps 50
-  --eval-every 100 --eval-steps 4
+  --eval-every 100 --eval-steps 4 --log-every 20
   --metrics "$out/metrics.jsonl" --export "$out/model")
 generate=(build/cpu/bin/generate --model "$out/model" --prompt "And God said, " --tokens 400 --temperature 0.7 --top-k 40 --seed 1)
 
