@@ -1,6 +1,7 @@
 #include "common/model/model.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/ops/rope_table.h"
 
@@ -117,6 +118,7 @@ Tensor Model::run_forward(const Tensor& x, const MicroBatch& micro_batch, InFlig
   for (std::size_t i = 0; i < units; i++) {
     Unit& unit = *units_[i];
     hooks_->before_forward(unit);
+    const TraceSpan span(trace_, "compute", "forward " + unit.name());
     const Tensor input = y;
     y = unit.forward(input, micro_batch, in_flight.states[i]);
     if (!keep || (options_.recompute == Recompute::full && unit.can_recompute())) {
@@ -135,6 +137,7 @@ Tensor Model::backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight
   for (std::size_t i = units_.size(); i-- > 0;) {
     Unit& unit = *units_[i];
     hooks_->before_backward(unit);
+    std::optional<TraceSpan> span(std::in_place, trace_, "compute", "backward " + unit.name());
     if (!in_flight.states[i]) {  // full recompute: run the unit's forward again, without hooks and side effects
       MicroBatch again = micro_batch;
       again.recomputing = true;
@@ -143,6 +146,7 @@ Tensor Model::backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight
     }
     d = unit.backward(d, micro_batch, *in_flight.states[i], in_flight.deferred[i]);
     in_flight.states[i].reset();
+    span.reset();
     hooks_->after_backward(unit);
     if (!defer_weights) hooks_->after_weight_gradients(unit, last_micro_batch);
   }
@@ -151,7 +155,10 @@ Tensor Model::backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight
 
 void Model::weight_gradients(InFlight& in_flight, bool last_micro_batch) {
   for (std::size_t i = units_.size(); i-- > 0;) {
-    in_flight.deferred[i].run();
+    {
+      const TraceSpan span(trace_, "compute", "weight gradients " + units_[i]->name());
+      in_flight.deferred[i].run();
+    }
     hooks_->after_weight_gradients(*units_[i], last_micro_batch);
   }
 }

@@ -67,6 +67,9 @@ class Model {
   const Tensor& flat_gradients() const { return flat_gradients_; }
   const Tensor& flat_weights() const { return flat_weights_; }
 
+  /// Records a span per unit and direction on the row "compute". Null for none.
+  void set_trace(Trace* trace) { trace_ = trace; }
+
   /// Sets gradients and loss to zero and announces the visits of a step of `micro_batches` to the hooks (one forward and
   /// one backward each, in turn).
   void begin_step(Index micro_batches);
@@ -107,6 +110,7 @@ class Model {
   std::deque<Bucket> buckets_;  // a deque, so that addresses stay
   std::vector<std::unique_ptr<Unit>> units_;
   Head* head_ = nullptr;
+  Trace* trace_ = nullptr;
   Tensor flat_weights_, flat_gradients_, flat_master_;
 };
 
