@@ -1,6 +1,6 @@
 // Counter-based random numbers: a value is a pure function of (key, counter), so that any rank can draw any
-// element of any sequence without drawing those before it. defines: philox(), uniform(), normal(),
-// hash_name()
+// element of any sequence without drawing those before it.
+// defines: philox(), uniform(), normal(), hash_name()
 #pragma once
 
 #include <array>
