@@ -43,3 +43,6 @@ endif()
 
 # Includes are written from the repository root, so that a path in the code is a path that can be opened.
 include_directories(${PROJECT_SOURCE_DIR})
+
+# Where programs find configs/ no matter which folder they are started from.
+add_compile_definitions(ESCALERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -1,7 +1,8 @@
 // main() of the GoogleTest programs that run on several MPI ranks: scripts/launch -n 4 common_comm_mpi_tests
 //
-// Every rank runs every test. Rank 0 reports as GoogleTest does; the others speak only when something fails, and say who
-// they are. mpirun ends with an error as soon as one rank does, so a failure anywhere is a failure of the ctest test.
+// Every rank runs every test. Rank 0 reports as GoogleTest does; the others speak only when something fails,
+// and say who they are. mpirun ends with an error as soon as one rank does, so a failure anywhere is a
+// failure of the ctest test.
 
 #include <gtest/gtest.h>
 
@@ -25,8 +26,8 @@ class FailuresWithRank : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
     std::fprintf(stderr, "rank %d: %s.%s failed\n%s:%d\n%s\n", rank_, test_ ? test_->test_suite_name() : "?",
-                 test_ ? test_->name() : "?", result.file_name() ? result.file_name() : "?", result.line_number(),
-                 result.summary());
+                 test_ ? test_->name() : "?", result.file_name() ? result.file_name() : "?",
+                 result.line_number(), result.summary());
   }
 
  private:
@@ -36,7 +37,9 @@ class FailuresWithRank : public testing::EmptyTestEventListener {
 
 }  // namespace
 
-Communicator& test_world() { return *current_world; }
+Communicator& test_world() {
+  return *current_world;
+}
 
 }  // namespace escalera
 

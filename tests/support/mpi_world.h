@@ -6,8 +6,9 @@
 
 namespace escalera {
 
-/// The world of the running MPI test program; valid inside tests only. Every rank runs the same tests in the same order,
-/// so collectives in a test meet each other. A rank must not return early from a test while others still communicate.
+/// The world of the running MPI test program; valid inside tests only. Every rank runs the same tests in the
+/// same order, so collectives in a test meet each other. A rank must not return early from a test while
+/// others still communicate.
 Communicator& test_world();
 
 }  // namespace escalera
