@@ -1,0 +1,12 @@
+// Stands in for the CUDA backend where it was not built.
+#include "common/ops/ops.h"
+
+namespace escalera {
+
+std::unique_ptr<Ops> make_cuda_ops(int) {
+  fail<UsageError>(
+      "--device cuda: this build has no CUDA backend. Configure with the preset 'cuda' on a machine with the CUDA toolkit, "
+      "or use --device cpu");
+}
+
+}  // namespace escalera
