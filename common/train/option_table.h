@@ -2,9 +2,11 @@
 // differ. defines: OptionTable, IntegerRange, RealRange, nearest_name()
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -29,10 +31,6 @@ struct RealRange {
   bool open_above = false;                           ///< true: the upper end itself is refused
 };
 
-/// The name among `names` that `word` was probably meant to be (by edit distance; letter case and '-' against
-/// '_' count nothing), or "" if none is near.
-std::string nearest_name(const std::string& word, const std::vector<std::string>& names);
-
 /// The options of a program. Each is added once, with its flag, its place in a JSON configuration, the
 /// variable that it sets and the values that it accepts; --help, unknown names, clashing types and ranges
 /// follow from that. The variable's value at add() is the default. A flag beats the JSON file that --config
@@ -47,6 +45,8 @@ class OptionTable {
  public:
   /// `program` and `description` open the help text.
   OptionTable(std::string program, std::string description);
+  OptionTable(const OptionTable&) = delete;
+  OptionTable& operator=(const OptionTable&) = delete;
 
   /// Options added from now on appear under this heading in --help.
   void section(std::string heading);
@@ -120,7 +120,7 @@ class OptionTable {
 
  private:
   /// What kind of JSON value, and what placeholder in --help, an option wants.
-  enum class Kind { integer, real, boolean, text };
+  enum class Kind { integer, real, boolean, text, bytes };
   struct Entry {
     std::string flag, key, help, heading, placeholder, initial;
     Kind kind = Kind::text;
@@ -148,13 +148,13 @@ class OptionTable {
                  std::function<void(std::size_t)> set);
   void insert(Entry entry);
   void read_json(const std::string& path);
+  static void set_from_json(Entry& entry, const nlohmann::json& value, const std::string& where);
   [[noreturn]] void refuse_flag(const std::string& flag) const;
   [[noreturn]] void refuse_key(const std::string& file, const std::string& key) const;
 
-  std::string program_, description_, heading_;
+  std::string program_, description_, heading_, config_path_;
   std::vector<Entry> entries_;
   std::vector<Missing> missing_;
-  std::string config_path_;
 };
 
 }  // namespace escalera

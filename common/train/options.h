@@ -10,6 +10,7 @@
 
 #include "common/comm/launch.h"
 #include "common/model/config.h"
+#include "common/optim/optimizer.h"
 #include "common/train/option_table.h"
 
 namespace escalera {
@@ -19,7 +20,7 @@ enum class DeviceKind { automatic, cpu, cuda };
 /// What carries communication. `automatic`: threads if --ranks is given, else mpi.
 enum class CommChoice { automatic, mpi, nccl, threads };
 /// The update rule.
-enum class OptimizerKind { adamw, sgd };
+using OptimizerKind = OptimizerSettings::Kind;
 /// The shape of the learning rate over the steps.
 enum class LrSchedule { constant, cosine, wsd };
 /// A switch that may be left to the program.
@@ -49,7 +50,7 @@ struct TrainOptions {
 
   // Data
   std::string data = "data/kjv.txt";
-  int token_width = 0;  ///< 16 or 32: raw token file; 0: text, or a token file with a header
+  int token_width = 0;  ///< bits: 8, 16 or 32, see TokenFile; 0: text, or a token file with a header
 
   // Machine
   DeviceKind device = DeviceKind::automatic;  ///< derived: cpu or cuda

@@ -1,0 +1,224 @@
+#include "common/train/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+namespace escalera {
+namespace {
+
+// ---- Threads --------------------------------------------------------------------------------------------
+
+/// Ranks that share this host, as the launcher announces it; 1 without a launcher.
+int ranks_on_this_host() {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PALS_LOCAL_SIZE"}) {
+    if (const char* value = std::getenv(variable)) {
+      if (const int ranks = std::atoi(value); ranks > 0) return ranks;
+    }
+  }
+  return std::max(1, launched_world_size());
+}
+
+void resolve_machine(TrainOptions& options, int world_size) {
+  require<UsageError>(options.device != DeviceKind::cuda,
+                      "--device cuda: this build has no CUDA backend; --device cpu computes on the processor");
+  options.device = DeviceKind::cpu;
+  require<UsageError>(options.comm != CommChoice::nccl,
+                      "--comm nccl carries GPU tensors and goes with --device cuda, which this build does not "
+                      "have; --comm mpi and --comm threads work");
+  if (options.comm == CommChoice::automatic) {
+    options.comm = options.ranks ? CommChoice::threads : CommChoice::mpi;
+  }
+  const bool threads = options.comm == CommChoice::threads;
+  require<UsageError>(threads || !options.ranks || *options.ranks == world_size,
+                      "--ranks {} goes with --comm threads; with --comm mpi the launcher says how many ranks "
+                      "there are (here {}): mpirun -n {}",
+                      options.ranks.value_or(1), world_size, options.ranks.value_or(1));
+  options.ranks = world_size;
+
+  if (threads) {
+    // All ranks live in one process then, and a team of threads for each would crowd out the others.
+    require<UsageError>(options.threads.value_or(1) == 1,
+                        "--threads {}: with --comm threads each rank computes on one thread; use --threads 1 or "
+                        "--comm mpi",
+                        options.threads.value_or(1));
+    options.threads = 1;
+  } else if (!options.threads) {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    options.threads = std::max(1, cores / ranks_on_this_host());
+  }
+  if (options.check_replicas == Automatic::automatic) {
+    options.check_replicas = world_size <= 8 ? Automatic::on : Automatic::off;
+  }
+}
+
+// ---- Batch ----------------------------------------------------------------------------------------------
+
+/// micro-batch * accumulation * dp = global batch: fills what is open, refuses what does not come out even.
+void resolve_batch(TrainOptions& options, Index dp) {
+  constexpr Index usual_micro_batch = 8;
+  std::optional<Index>& micro = options.micro_batch_size;
+  std::optional<Index>& accumulation = options.gradient_accumulation_steps;
+  if (!options.global_batch_size) {
+    micro = micro.value_or(usual_micro_batch);
+    accumulation = accumulation.value_or(1);
+    options.global_batch_size = *micro * *accumulation * dp;
+    return;
+  }
+  const Index global = *options.global_batch_size;
+  // The nearest multiples of `unit`, as values that would work.
+  const auto instead = [global](Index unit) {
+    const Index below = global / unit * unit;
+    return below > 0 ? fmt::format("{} or {}", below, below + unit) : fmt::format("{}", unit);
+  };
+  require<UsageError>(global % dp == 0,
+                      "--global-batch-size {} cannot be shared out evenly among {} data-parallel ranks; "
+                      "--global-batch-size {} would work",
+                      global, dp, instead(dp));
+  const Index per_rank = global / dp;
+
+  if (micro && accumulation) {
+    const Index product = *micro * *accumulation * dp;
+    require<UsageError>(product == global,
+                        "--micro-batch-size {} x --gradient-accumulation-steps {} x {} data-parallel ranks are "
+                        "{} sequences, not --global-batch-size {}; leave one of the three out, or use "
+                        "--global-batch-size {}",
+                        *micro, *accumulation, dp, product, global, product);
+  } else if (micro) {
+    require<UsageError>(per_rank % *micro == 0,
+                        "--global-batch-size {} is not a multiple of --micro-batch-size {} x {} data-parallel "
+                        "ranks; --global-batch-size {} would work",
+                        global, *micro, dp, instead(*micro * dp));
+    accumulation = per_rank / *micro;
+  } else if (accumulation) {
+    require<UsageError>(per_rank % *accumulation == 0,
+                        "--global-batch-size {} is not a multiple of --gradient-accumulation-steps {} x {} "
+                        "data-parallel ranks; --global-batch-size {} would work",
+                        global, *accumulation, dp, instead(*accumulation * dp));
+    micro = per_rank / *accumulation;
+  } else {
+    // The largest micro-batch up to the usual one that comes out even.
+    micro = std::min(usual_micro_batch, per_rank);
+    while (per_rank % *micro != 0) --*micro;
+    accumulation = per_rank / *micro;
+  }
+}
+
+// ---- Length and learning rate ---------------------------------------------------------------------------
+
+void resolve_schedule(TrainOptions& options) {
+  options.stop_after = options.stop_after.value_or(options.steps);
+  require<UsageError>(*options.stop_after <= options.steps,
+                      "--stop-after {} is beyond the last step, --steps {}; use at most {}",
+                      *options.stop_after, options.steps, options.steps);
+  options.min_learning_rate = options.min_learning_rate.value_or(options.learning_rate / 10);
+  require<UsageError>(*options.min_learning_rate <= options.learning_rate,
+                      "--min-learning-rate {} is above --learning-rate {}; use at most {}",
+                      *options.min_learning_rate, options.learning_rate, options.learning_rate);
+  if (!options.decay_steps) {
+    const Index after_warmup = std::max<Index>(0, options.steps - options.warmup_steps);
+    options.decay_steps = options.lr_schedule == LrSchedule::cosine ? after_warmup
+                          : options.lr_schedule == LrSchedule::wsd  ? std::min(after_warmup, options.steps / 5)
+                                                                    : 0;
+  }
+}
+
+template <class T>
+void override_with(T& value, const std::optional<T>& given) {
+  if (given) value = *given;
+}
+
+}  // namespace
+
+std::string_view to_string(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
+
+std::string_view to_string(LrSchedule schedule) {
+  switch (schedule) {
+    case LrSchedule::constant: return "constant";
+    case LrSchedule::cosine: return "cosine";
+    case LrSchedule::wsd: return "wsd";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none: return "none";
+    case Recompute::selective: return "selective";
+    case Recompute::full: return "full";
+  }
+  return "unknown";
+}
+
+void resolve_model(TrainOptions& options) {
+  const ModelOverrides& given = options.model_overrides;
+  ModelConfig model = load_model_config(options.model_name);
+  override_with(model.vocab_size, given.vocab_size);
+  override_with(model.hidden_size, given.hidden_size);
+  override_with(model.intermediate_size, given.intermediate_size);
+  override_with(model.num_hidden_layers, given.num_hidden_layers);
+  override_with(model.num_attention_heads, given.num_attention_heads);
+  override_with(model.num_key_value_heads, given.num_key_value_heads);
+  override_with(model.head_dim, given.head_dim);
+  override_with(model.max_position_embeddings, given.max_position_embeddings);
+  override_with(model.rope_theta, given.rope_theta);
+  override_with(model.rms_norm_eps, given.rms_norm_eps);
+  override_with(model.initializer_range, given.initializer_range);
+  override_with(model.tie_word_embeddings, given.tie_word_embeddings);
+  model.validate();
+  options.model = model;
+}
+
+void validate(TrainOptions& options, int world_size, int dp) {
+  require<UsageError>(dp >= 1, "--dp must be at least 1, not {}", dp);
+  resolve_model(options);
+  resolve_machine(options, world_size);
+  resolve_batch(options, dp);
+  resolve_schedule(options);
+  require<UsageError>(options.seq_length <= options.model.max_position_embeddings,
+                      "--seq-length {} is more than the model's --max-position-embeddings {}; use a shorter "
+                      "sequence, or raise the other to {}",
+                      options.seq_length, options.model.max_position_embeddings, options.seq_length);
+}
+
+LaunchOptions launch_options(const TrainOptions& options) {
+  LaunchOptions launch;
+  const bool threads = options.comm == CommChoice::threads ||
+                       (options.comm == CommChoice::automatic && options.ranks.has_value());
+  launch.kind = threads ? CommKind::threads : CommKind::mpi;
+  if (!threads) return launch;
+  launch.ranks = options.ranks.value_or(1);
+  require<UsageError>(launched_world_size() == 1,
+                      "--comm threads makes its ranks inside one process, but the launcher started {} "
+                      "processes; start the program without mpirun and use --ranks {}, or use --comm mpi",
+                      launched_world_size(), launched_world_size());
+  return launch;
+}
+
+int run_program(OptionTable& table, const TrainOptions& options, int argc, const char* const* argv,
+                const std::function<void(Communicator& world)>& body) {
+  // Ranks are needed to say anything once, even that a request is refused; so a refusal waits until there
+  // are some.
+  LaunchOptions ranks;
+  ranks.kind = launched_world_size() > 1 ? CommKind::mpi : CommKind::threads;
+  std::string refusal;
+  bool run = false;
+  try {
+    run = table.parse(argc, argv);
+    if (run) ranks = launch_options(options);
+  } catch (const UsageError& error) {
+    refusal = error.what();
+  }
+  return launch(ranks, [&](Communicator& world) {
+    if (!refusal.empty()) throw UsageError(refusal);
+    if (run) {
+      body(world);
+    } else if (world.rank() == 0) {
+      fmt::print("{}", table.help());
+    }
+  });
+}
+
+}  // namespace escalera
