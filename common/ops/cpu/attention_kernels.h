@@ -59,7 +59,7 @@ ESCALERA_INLINE void multiply_tile(Index depth, LeftFactor<Real> a, const Real* 
     for (Index j = 0; j < vectors; ++j) right[j] = load<Real>(b + k * b_row + j * count);
 #pragma GCC unroll 16
     for (Index i = 0; i < rows; ++i) {
-      const Vec<Real> left = splat(a.data[i * a.row + k * a.column]);
+      const Real left = a.data[i * a.row + k * a.column];  // scalar times vector: one broadcasting load
 #pragma GCC unroll 4
       for (Index j = 0; j < vectors; ++j) sum[i][j] += left * right[j];
     }

@@ -1,0 +1,420 @@
+// Attention on the CPU against softmax written as plain loops in double, for both tables of kernels.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "common/ops/cpu/attention.h"
+#include "common/ops/cpu/attention_table.h"
+#include "common/ops/cpu/kernels.h"
+
+namespace escalera::cpu {
+namespace {
+
+using Values = std::vector<double>;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// ---- the plain loops ----------------------------------------------------------------------------------------------------
+
+struct Results {
+  Values out, lse, dq, dk, dv;
+};
+
+/// What attention means. Probabilities come from `lse`, so that a part of the keys can be differentiated with the `lse` and
+/// `out` of all of them; forward_loops() fills both.
+void forward_loops(const AttentionShape& s, const Values& q, const Values& k, const Values& v, Results& r) {
+  const Index size = s.head_size, group = s.heads / s.kv_heads;
+  r.out.assign(q.size(), 0);
+  r.lse.assign(static_cast<std::size_t>(s.batch * s.query_length * s.heads), -infinity);
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.heads; ++h)
+      for (Index i = 0; i < s.query_length; ++i) {
+        const double* query = &q[static_cast<std::size_t>(((b * s.query_length + i) * s.heads + h) * size)];
+        double* out = &r.out[static_cast<std::size_t>(((b * s.query_length + i) * s.heads + h) * size)];
+        Values scores;
+        double largest = -infinity, sum = 0;
+        for (Index j = 0; j < s.key_length && (!s.causal || s.key_offset + j <= s.query_offset + i); ++j) {
+          const auto key = static_cast<std::size_t>(((b * s.key_length + j) * s.kv_heads + h / group) * size);
+          double score = 0;
+          for (Index d = 0; d < size; ++d) score += query[d] * k[key + static_cast<std::size_t>(d)];
+          scores.push_back(score / std::sqrt(static_cast<double>(size)));
+          largest = std::max(largest, scores.back());
+        }
+        if (scores.empty()) continue;
+        for (const double score : scores) sum += std::exp(score - largest);
+        const double lse = largest + std::log(sum);
+        r.lse[static_cast<std::size_t>((b * s.query_length + i) * s.heads + h)] = lse;
+        for (std::size_t j = 0; j < scores.size(); ++j) {
+          const auto key = static_cast<std::size_t>(
+              ((b * s.key_length + static_cast<Index>(j)) * s.kv_heads + h / group) * size);
+          for (Index d = 0; d < size; ++d) out[d] += std::exp(scores[j] - lse) * v[key + static_cast<std::size_t>(d)];
+        }
+      }
+}
+
+void backward_loops(const AttentionShape& s, const Values& q, const Values& k, const Values& v, const Values& d_out,
+                    Results& r) {
+  const auto size = static_cast<std::size_t>(s.head_size);
+  const Index group = s.heads / s.kv_heads;
+  const double factor = 1 / std::sqrt(static_cast<double>(size));
+  r.dq.assign(q.size(), 0);
+  r.dk.assign(k.size(), 0);
+  r.dv.assign(v.size(), 0);
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.heads; ++h)
+      for (Index i = 0; i < s.query_length; ++i) {
+        const auto row = static_cast<std::size_t>((b * s.query_length + i) * s.heads + h);
+        double delta = 0;
+        for (std::size_t d = 0; d < size; ++d) delta += d_out[row * size + d] * r.out[row * size + d];
+        for (Index j = 0; j < s.key_length && (!s.causal || s.key_offset + j <= s.query_offset + i); ++j) {
+          const auto key = static_cast<std::size_t>((b * s.key_length + j) * s.kv_heads + h / group);
+          double score = 0, d_probability = 0;
+          for (std::size_t d = 0; d < size; ++d) {
+            score += q[row * size + d] * k[key * size + d] * factor;
+            d_probability += d_out[row * size + d] * v[key * size + d];
+          }
+          const double probability = std::exp(score - r.lse[row]);
+          const double d_score = probability * (d_probability - delta) * factor;
+          for (std::size_t d = 0; d < size; ++d) {
+            r.dq[row * size + d] += d_score * k[key * size + d];
+            r.dk[key * size + d] += d_score * q[row * size + d];
+            r.dv[key * size + d] += probability * d_out[row * size + d];
+          }
+        }
+      }
+}
+
+// ---- calling the kernels ------------------------------------------------------------------------------------------------
+
+std::vector<const AttentionTable*> tables() {
+  std::vector<const AttentionTable*> list = {&attention_table_base()};
+  if (cpu_has_v4() && attention_table_v4()) list.push_back(attention_table_v4());
+  return list;
+}
+
+AttentionShape make_shape(Index batch, Index queries, Index keys, Index heads, Index kv_heads, Index head_size) {
+  AttentionShape shape;
+  shape.batch = batch;
+  shape.query_length = queries;
+  shape.key_length = keys;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  shape.head_size = head_size;
+  shape.query_offset = keys - queries;
+  return shape;
+}
+
+/// Tensors of a call, filled with normally distributed numbers; outputs are poisoned until something is written.
+struct Problem {
+  Problem(const AttentionShape& attention_shape, DType type, double query_scale = 1) : shape(attention_shape), dtype(type) {
+    device.set_poison(true);
+    const Index queries = shape.batch * shape.query_length, keys = shape.batch * shape.key_length;
+    const Index width = shape.heads * shape.head_size, kv_width = shape.kv_heads * shape.head_size;
+    std::mt19937 generator(7);
+    std::normal_distribution<double> normal;
+    const auto random = [&](Index rows, Index columns, double scale) {
+      Values values(static_cast<std::size_t>(rows * columns));
+      for (double& value : values) value = scale * normal(generator);
+      const Tensor tensor = empty(rows, columns, dtype);
+      from_host(device, values, tensor);
+      return tensor;
+    };
+    q = random(queries, width, query_scale);
+    k = random(keys, kv_width, 1);
+    v = random(keys, kv_width, 1);
+    d_out = random(queries, width, 1);
+    out = empty(queries, width, dtype);
+    lse = empty(queries, shape.heads, accumulation_dtype(dtype));
+    dq = empty(queries, width, dtype);
+    dk = empty(keys, kv_width, dtype);
+    dv = empty(keys, kv_width, dtype);
+  }
+
+  Tensor empty(Index rows, Index columns, DType type) {
+    return device.empty(rows, columns, type, MemoryCategory::activations);
+  }
+  Values host(const Tensor& tensor) { return to_host(device, tensor); }
+  void forward(const AttentionTable& table, int threads = 1) {
+    ThreadPool pool(threads);
+    attention_forward(table, pool, device, shape, q, k, v, out, lse);
+  }
+  void backward(const AttentionTable& table, int threads = 1) {
+    ThreadPool pool(threads);
+    attention_backward(table, pool, device, shape, q, k, v, out, lse, d_out, dq, dk, dv);
+  }
+  Results results() { return {host(out), host(lse), host(dq), host(dk), host(dv)}; }
+  Results expected() {
+    Results r;
+    forward_loops(shape, host(q), host(k), host(v), r);
+    backward_loops(shape, host(q), host(k), host(v), host(d_out), r);
+    return r;
+  }
+
+  HostDevice device;
+  AttentionShape shape;
+  DType dtype;
+  Tensor q, k, v, d_out, out, lse, dq, dk, dv;
+};
+
+/// |a - b| / |b|, or |a - b| where |b| is below 1: inputs are of size 1, and a gradient that vanishes exactly (a softmax over
+/// one key) is rounding noise on their scale. Infinities (lse of rows that see nothing) must be equal and count for nothing; NaN never passes.
+double relative_error(const Values& a, const Values& b) {
+  if (a.size() != b.size()) return infinity;
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::isinf(b[i]) && a[i] == b[i]) continue;
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1.0));
+}
+
+/// float32 and float64: a few hundred roundings, of which most cancel. bfloat16: results are rounded to 8 bits (2^-9 each
+/// at most), and backward starts from a rounded `out`, which doubles it where gradients are small differences.
+double tolerance(DType dtype) {
+  return dtype == DType::float32 ? 1e-5 : dtype == DType::float64 ? 1e-12 : 2 * std::exp2(-8);
+}
+
+double largest_error(const Results& a, const Results& b) {
+  double largest = 0;
+  for (const double error : {relative_error(a.out, b.out), relative_error(a.lse, b.lse), relative_error(a.dq, b.dq),
+                             relative_error(a.dk, b.dk), relative_error(a.dv, b.dv)}) {
+    if (!(error <= largest)) largest = error;  // NaN wins
+  }
+  return largest;
+}
+
+void expect_agreement(Problem& problem, const std::string& what) {
+  const Results expected = problem.expected();
+  for (const AttentionTable* table : tables()) {
+    problem.forward(*table);
+    problem.backward(*table);
+    EXPECT_LE(largest_error(problem.results(), expected), tolerance(problem.dtype)) << what << ", " << table->name;
+  }
+}
+
+constexpr DType dtypes[] = {DType::float32, DType::float64, DType::bfloat16};
+
+// ---- tests --------------------------------------------------------------------------------------------------------------
+
+TEST(Attention, EveryHeadSizeAgreesWithPlainLoops) {
+  for (const DType dtype : dtypes) {
+    for (const Index head_size : {1, 8, 12, 16, 20, 32, 64, 96, 128}) {
+      Problem problem(make_shape(1, 77, 77, 4, 2, head_size), dtype);
+      expect_agreement(problem, std::string(to_string(dtype)) + " head size " + std::to_string(head_size));
+    }
+  }
+}
+
+TEST(Attention, EveryGroupingOfHeadsAgreesWithPlainLoops) {
+  for (const DType dtype : dtypes) {
+    for (const auto& [heads, kv_heads] : {std::pair<Index, Index>{3, 3}, {6, 2}, {8, 1}, {5, 1}, {40, 1}}) {
+      Problem problem(make_shape(2, 41, 41, heads, kv_heads, 16), dtype);
+      expect_agreement(problem, std::to_string(heads) + " heads on " + std::to_string(kv_heads));
+    }
+  }
+}
+
+TEST(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
+  struct Case {
+    Index queries, keys, query_offset, key_offset;
+    bool causal;
+  };
+  for (const DType dtype : dtypes) {
+    for (const Case c : {Case{1, 1, 0, 0, true}, Case{1, 300, 299, 0, true}, Case{3, 129, 126, 0, true},
+                         Case{128, 64, 0, 0, true}, Case{130, 200, 70, 0, true}, Case{257, 257, 0, 0, true},
+                         Case{90, 50, 0, 40, true},     // the first 40 queries see nothing
+                         Case{70, 70, 0, 100, true},    // no query sees anything
+                         Case{70, 130, 500, 130, true},  // an earlier piece of the sequence: all is seen
+                         Case{66, 190, 0, 0, false}, Case{1, 65, 0, 0, false}}) {
+      AttentionShape shape = make_shape(2, c.queries, c.keys, 4, 2, 16);
+      shape.query_offset = c.query_offset;
+      shape.key_offset = c.key_offset;
+      shape.causal = c.causal;
+      Problem problem(shape, dtype);
+      expect_agreement(problem, std::string(to_string(dtype)) + " queries " + std::to_string(c.queries) + " keys " +
+                                    std::to_string(c.keys));
+    }
+  }
+}
+
+TEST(Attention, QueriesThatSeeNothingGetZeros) {
+  for (const AttentionTable* table : tables()) {
+    for (const Index keys : {0, 30}) {
+      AttentionShape shape = make_shape(1, 5, keys, 2, 1, 8);
+      shape.query_offset = 0;
+      shape.key_offset = 3;
+      Problem problem(shape, DType::float32);
+      problem.forward(*table);
+      problem.backward(*table);
+      const Results r = problem.results();
+      for (Index i = 0; i < (keys == 0 ? 5 : 3); ++i) {
+        for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.out[static_cast<std::size_t>(i * 16 + d)], 0);
+        for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.dq[static_cast<std::size_t>(i * 16 + d)], 0);
+        for (Index h = 0; h < 2; ++h) EXPECT_EQ(r.lse[static_cast<std::size_t>(i * 2 + h)], -infinity);
+      }
+      for (const double value : r.dk) EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+}
+
+TEST(Attention, GradientsAgreeWithFiniteDifferences) {
+  AttentionShape shape = make_shape(1, 9, 11, 4, 2, 12);
+  for (const AttentionTable* table : tables()) {
+    Problem problem(shape, DType::float64);
+    problem.forward(*table);
+    problem.backward(*table);
+    const Values d_out = problem.host(problem.d_out);
+    const auto loss = [&] {
+      problem.forward(*table);
+      const Values out = problem.host(problem.out);
+      double sum = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * d_out[i];
+      return sum;
+    };
+    for (const auto& [tensor, gradient] : {std::pair{problem.q, problem.dq}, {problem.k, problem.dk}, {problem.v, problem.dv}}) {
+      const Values analytic = problem.host(gradient);
+      Values numeric(analytic.size());
+      auto* elements = tensor.as<double>();
+      // The central difference is off by about step^2, and rounding adds 1e-16 / step: both near 1e-10.
+      const double step = 1e-5;
+      for (std::size_t i = 0; i < numeric.size(); ++i) {
+        const double before = elements[i];
+        elements[i] = before + step;
+        const double above = loss();
+        elements[i] = before - step;
+        numeric[i] = (above - loss()) / (2 * step);
+        elements[i] = before;
+      }
+      EXPECT_LE(relative_error(analytic, numeric), 1e-8);
+    }
+  }
+}
+
+TEST(Attention, HugeScoresStayFinite) {
+  for (const AttentionTable* table : tables()) {
+    Problem problem(make_shape(1, 100, 100, 2, 1, 16), DType::float32, 1000);
+    const Results expected = problem.expected();
+    problem.forward(*table);
+    problem.backward(*table);
+    const Results r = problem.results();
+    for (const Values& values : {r.out, r.lse, r.dq, r.dk, r.dv}) {
+      for (const double value : values) ASSERT_TRUE(std::isfinite(value));
+    }
+    // A score of 3000 in float32 is off by up to 1e-4, and its exponential in the same proportion.
+    EXPECT_LE(relative_error(r.out, expected.out), 1e-3);
+  }
+}
+
+TEST(Attention, NaNIsPassedOn) {
+  for (const AttentionTable* table : tables()) {
+    Problem problem(make_shape(1, 40, 40, 1, 1, 16), DType::float32);
+    problem.q.as<float>()[20 * 16 + 3] = std::numeric_limits<float>::quiet_NaN();
+    problem.forward(*table);
+    const Results r = problem.results();
+    EXPECT_TRUE(std::isnan(r.out[20 * 16]));
+    EXPECT_TRUE(std::isnan(r.lse[20]));
+    EXPECT_TRUE(std::isfinite(r.out[19 * 16]) && std::isfinite(r.out[21 * 16]));
+  }
+}
+
+TEST(Attention, TwoHalvesOfTheKeysMergeByTheirLse) {
+  // Context parallelism: pieces of the keys are treated one at a time. For float32 the merge costs a few more roundings.
+  for (const AttentionTable* table : tables()) {
+    Problem whole(make_shape(1, 90, 150, 2, 1, 32), DType::float32);
+    whole.forward(*table);
+    whole.backward(*table);
+    const Results expected = whole.results();
+    const Index rows = whole.q.rows(), columns = whole.q.columns();
+    Values merged(expected.out.size()), dq(expected.dq.size()), dk, dv;
+    Results part[2];
+    for (const Index half : {0, 1}) {
+      AttentionShape shape = whole.shape;
+      shape.key_offset = half * 75;
+      shape.key_length = 75;
+      const Tensor k = whole.k.slice_rows(half * 75, 75), v = whole.v.slice_rows(half * 75, 75);
+      const Tensor out = whole.empty(rows, columns, DType::float32), lse = whole.empty(rows, 2, DType::float32);
+      ThreadPool pool(1);
+      attention_forward(*table, pool, whole.device, shape, whole.q, k, v, out, lse);
+      part[half].out = whole.host(out);
+      part[half].lse = whole.host(lse);
+      // Backward takes out and lse of all keys.
+      const Tensor part_dq = whole.empty(rows, columns, DType::float32);
+      attention_backward(*table, pool, whole.device, shape, whole.q, k, v, whole.out, whole.lse, whole.d_out, part_dq,
+                         whole.dk.slice_rows(half * 75, 75), whole.dv.slice_rows(half * 75, 75));
+      const Values values = whole.host(part_dq);
+      for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += values[i];
+    }
+    for (std::size_t i = 0; i < merged.size(); ++i) {
+      for (const Results& one : part) merged[i] += one.out[i] * std::exp(one.lse[i / 32] - expected.lse[i / 32]);
+    }
+    EXPECT_LE(relative_error(merged, expected.out), 1e-5);
+    EXPECT_LE(relative_error(dq, expected.dq), 1e-5);
+    EXPECT_LE(relative_error(whole.host(whole.dk), expected.dk), 1e-5);
+    EXPECT_LE(relative_error(whole.host(whole.dv), expected.dv), 1e-5);
+  }
+}
+
+TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+  // One head: with one thread backward makes a single pass over it, with more it takes two (see attention.cpp).
+  for (const Index batch : {1, 3}) {
+    for (const AttentionTable* table : tables()) {
+      for (const DType dtype : dtypes) {
+        Problem problem(make_shape(batch, 300, 333, 2, 1, 32), dtype);
+        problem.forward(*table, 1);
+        problem.backward(*table, 1);
+        const Results one = problem.results();
+        for (const int threads : {2, 3}) {
+          problem.forward(*table, threads);
+          problem.backward(*table, threads);
+          const Results many = problem.results();
+          EXPECT_TRUE(one.out == many.out && one.lse == many.lse && one.dq == many.dq && one.dk == many.dk &&
+                      one.dv == many.dv)
+              << threads << " threads, " << table->name << ", " << to_string(dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, ScratchGrowsWithTheLengthAndNotWithItsSquare) {
+  for (const AttentionTable* table : tables()) {
+    const auto scratch = [&](Index length) {
+      Problem problem(make_shape(1, length, length, 1, 1, 16), DType::float32);
+      problem.forward(*table);
+      const Index forward = problem.device.memory().peak(MemoryCategory::workspace);
+      problem.backward(*table);
+      return std::pair{forward, problem.device.memory().peak(MemoryCategory::workspace)};
+    };
+    const auto [forward_short, backward_short] = scratch(512);
+    const auto [forward_long, backward_long] = scratch(1024);
+    EXPECT_EQ(forward_long, forward_short);
+    EXPECT_LE(backward_long - backward_short, 512 * 2 * 16 * 4);  // dk and dv of the 512 new keys
+  }
+}
+
+TEST(Attention, TheseTestsWouldNoticeAMaskThatIsOffByOne) {
+  for (const DType dtype : dtypes) {
+    for (const int fault : {-1, 1}) {
+      Problem problem(make_shape(1, 257, 257, 2, 1, 32), dtype);
+      const Results expected = problem.expected();
+      problem.shape.query_offset += fault;
+      problem.forward(attention_table_base());
+      EXPECT_GT(relative_error(problem.results().out, expected.out), 5 * tolerance(dtype));
+    }
+  }
+}
+
+TEST(Attention, TensorsThatDoNotFitTheShapeAreRefused) {
+  Problem problem(make_shape(1, 8, 8, 4, 2, 8), DType::float32);
+  problem.shape.head_size = 16;
+  EXPECT_THROW(problem.forward(attention_table_base()), Error);
+  problem.shape.head_size = 8;
+  problem.shape.kv_heads = 3;
+  EXPECT_THROW(problem.forward(attention_table_base()), Error);
+}
+
+}  // namespace
+}  // namespace escalera::cpu
