@@ -1,6 +1,6 @@
 // Collective communication in the field's words. A backend (threads/, mpi/, nccl/) says how; this class says what, and
 // counts it.
-// defines: BufferView, ReduceOp, Operation, Traffic, Work, PointToPoint, Communicator
+// defines: BufferView, ReduceOp, Operation, Traffic, Work, PointToPoint, Call, Communicator
 #pragma once
 
 #include <array>
@@ -8,6 +8,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/core/tensor.h"
@@ -46,20 +48,27 @@ struct Traffic {
   Index bytes = 0;
 };
 
-/// A handle on an asynchronous operation. Destroying an unfinished Work waits for it.
+/// A handle on an asynchronous operation. Destroying an unfinished Work waits for it; destroyed by an exception on its way
+/// up, it gives the whole job up first, because what it waits for may never come then.
 class Work {
  public:
   Work() = default;  ///< nothing to wait for
-  explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
-  Work(Work&& other) noexcept : wait_(std::exchange(other.wait_, nullptr)) {}
-  Work& operator=(Work&& other);
+  explicit Work(std::function<void()> wait, std::function<void()> give_up = nullptr)
+      : wait_(std::move(wait)), give_up_(std::move(give_up)) {}
+  Work(Work&& other) noexcept
+      : wait_(std::exchange(other.wait_, nullptr)), give_up_(std::exchange(other.give_up_, nullptr)) {}
+  Work& operator=(Work&& other) noexcept;
   ~Work();
   /// Blocks until the result may be read and the inputs reused (on a GPU: until the compute stream is ordered after it).
   /// Throws what the operation threw. The second call returns at once.
   void wait();
 
  private:
+  friend class Communicator;
+  void finish() noexcept;
+
   std::function<void()> wait_;
+  std::function<void()> give_up_;
 };
 
 /// One half of an exchange between two ranks.
@@ -69,10 +78,26 @@ struct PointToPoint {
   BufferView buffer;
 };
 
+/// One operation, as a backend gets it. `operation` is send or recv if and only if there are transfers.
+struct Call {
+  Operation operation{};
+  BufferView input, output;  ///< in place (all_reduce, broadcast): both are the buffer
+  ReduceOp reduce = ReduceOp::sum;
+  int root = 0;
+  std::vector<Index> send_counts, receive_counts;
+  std::vector<PointToPoint> transfers;
+  bool blocking = false;  ///< the caller waits at once, so nothing is gained from another thread
+
+  bool is_transfer() const { return operation == Operation::send || operation == Operation::recv; }
+  /// "all_reduce", ...; "exchange" for transfers in both directions.
+  std::string_view name() const;
+};
+
 /// A group of ranks. All ranks of a group call the same operations in the same order with the same counts and types;
 /// where a backend can see that they differ it throws an Error that names both calls, instead of waiting for ever. With
 /// one rank every operation is the identity (and is not counted). Blocking forms return when the result is there;
-/// asynchronous ones run in order beside the caller's computing. A communicator is used by one thread.
+/// asynchronous ones run beside the caller's computing: collectives in the order of their calls, transfers between two
+/// ranks in the order of theirs, and neither waits for the other kind. A communicator is used by one thread.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -86,32 +111,31 @@ class Communicator {
 
   /// Element-wise over ranks, in place.
   Work all_reduce_async(BufferView buffer, ReduceOp op = ReduceOp::sum);
-  void all_reduce(BufferView buffer, ReduceOp op = ReduceOp::sum) { all_reduce_async(buffer, op).wait(); }
+  void all_reduce(BufferView buffer, ReduceOp op = ReduceOp::sum);
   /// output = this rank's part (of output.count elements) of the sum; input.count = output.count * size. output may be
   /// that part of input.
   Work reduce_scatter_async(BufferView input, BufferView output);
-  void reduce_scatter(BufferView input, BufferView output) { reduce_scatter_async(input, output).wait(); }
+  void reduce_scatter(BufferView input, BufferView output);
   /// output (input.count * size elements) = the inputs in rank order. input may be this rank's part of output.
   Work all_gather_async(BufferView input, BufferView output);
-  void all_gather(BufferView input, BufferView output) { all_gather_async(input, output).wait(); }
+  void all_gather(BufferView input, BufferView output);
   /// buffer = root's buffer.
   Work broadcast_async(BufferView buffer, int root);
-  void broadcast(BufferView buffer, int root) { broadcast_async(buffer, root).wait(); }
+  void broadcast(BufferView buffer, int root);
   /// send_counts[r] consecutive elements of input go to rank r; receive_counts[r] elements from rank r arrive in rank
   /// order in output.
   Work all_to_all_async(BufferView input, std::span<const Index> send_counts, BufferView output,
                         std::span<const Index> receive_counts);
   void all_to_all(BufferView input, std::span<const Index> send_counts, BufferView output,
-                  std::span<const Index> receive_counts) {
-    all_to_all_async(input, send_counts, output, receive_counts).wait();
-  }
-  /// Sends and receives that run together, so that none waits for another; per pair of ranks they match in order.
+                  std::span<const Index> receive_counts);
+  /// Sends and receives that run together, so that none waits for another; per pair of ranks they match in order. A send
+  /// to this rank itself needs its receive in the same exchange.
   Work exchange_async(std::vector<PointToPoint> transfers);
-  void exchange(std::vector<PointToPoint> transfers) { exchange_async(std::move(transfers)).wait(); }
+  void exchange(std::vector<PointToPoint> transfers);
   Work send_async(BufferView buffer, int peer) { return exchange_async({{true, peer, buffer}}); }
-  void send(BufferView buffer, int peer) { send_async(buffer, peer).wait(); }
+  void send(BufferView buffer, int peer) { exchange({{true, peer, buffer}}); }
   Work recv_async(BufferView buffer, int peer) { return exchange_async({{false, peer, buffer}}); }
-  void recv(BufferView buffer, int peer) { recv_async(buffer, peer).wait(); }
+  void recv(BufferView buffer, int peer) { exchange({{false, peer, buffer}}); }
   /// Returns when all ranks have called it.
   void barrier();
 
@@ -142,22 +166,25 @@ class Communicator {
  protected:
   Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
-  /// One operation, as the backend gets it.
-  struct Call {
-    Operation operation{};
-    BufferView input, output;
-    ReduceOp reduce = ReduceOp::sum;
-    int root = 0;
-    std::vector<Index> send_counts, receive_counts;
-    std::vector<PointToPoint> transfers;
-  };
   /// Starts `call`; the Work waits for it. Calls of one communicator take effect in the order of start().
   virtual Work start(Call call) = 0;
+  /// The same for control messages, whose buffers are always on the host.
+  virtual Work start_control(Call call) { return start(std::move(call)); }
   virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) = 0;
+  /// Copies between buffers of this rank.
+  virtual void copy(void* destination, const void* source, Index bytes);
+  /// See set_phase() in launch.h.
+  virtual void note_phase(const std::string& phase) = 0;
+  friend void set_phase(Communicator& world, const std::string& phase);
   Trace* trace() const { return trace_; }
 
  private:
-  Work start_counted(Call call);
+  Work run(Call call);
+  void check(const Call& call) const;
+  void count(const Call& call);
+  void run_on_one_rank(const Call& call);
+  void run_transfers_to_self(Call& call);
+  void gather_control(const void* input, void* output, Index words);
 
   int rank_;
   int size_;

@@ -1,0 +1,148 @@
+// Ranks as threads: the common checks on worlds of several sizes, and what happens when a rank fails.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "common/comm/launch.h"
+#include "common/comm/reduce.h"
+#include "common/comm/tests/collective_checks.h"
+
+namespace escalera {
+namespace {
+
+class ThreadCommunicatorTest : public testing::TestWithParam<std::tuple<NamedCheck, int>> {};
+
+TEST_P(ThreadCommunicatorTest, AgreesWithPlainLoops) {
+  const auto& [check, ranks] = GetParam();
+  run_ranks(ranks, check.check);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadCommunicatorTest,
+                         testing::Combine(testing::ValuesIn(all_checks()), testing::Range(1, 6)),
+                         [](const auto& chosen) {
+                           return fmt::format("{}On{}", std::get<0>(chosen.param).name, std::get<1>(chosen.param));
+                         });
+
+// Added up in bfloat16, 256 + 1 is 256 again, fifteen times over. The exact sum, 271, lies between 270 and 272 there.
+TEST(ThreadCommunicator, SumsBfloat16InFloat32) {
+  run_ranks(16, [](Communicator& world) {
+    TestBuffer value(1, DType::bfloat16);
+    value.set(0, world.rank() == 0 ? 256 : 1);
+    world.all_reduce(value.view());
+    EXPECT_EQ(value.get(0), 272);
+  });
+}
+
+TEST(ThreadCommunicator, GivesTheSameBitsEveryTime) {
+  run_ranks(5, [](Communicator& world) {
+    TestBuffer once(10007, DType::float32, world.rank(), 0, true), twice = once;
+    world.all_reduce(once.view());
+    world.all_reduce(twice.view());
+    EXPECT_EQ(once.raw(), twice.raw());
+    EXPECT_TRUE(world.all_equal(once.raw()));
+  });
+}
+
+// The fault that the test above must see: another order of summation gives other bits.
+TEST(ThreadCommunicator, OrderOfSummationShows) {
+  TestBuffer a(1000, DType::float32, 0, 0, true), b(1000, DType::float32, 1, 0, true), c(1000, DType::float32, 2, 0, true),
+      forwards(1000, DType::float32), backwards(1000, DType::float32);
+  const void* sources[] = {a.raw().data(), b.raw().data(), c.raw().data()};
+  const void* reversed[] = {sources[2], sources[1], sources[0]};
+  reduce_in_rank_order(sources, forwards.view().data, 1000, DType::float32, ReduceOp::sum);
+  reduce_in_rank_order(reversed, backwards.view().data, 1000, DType::float32, ReduceOp::sum);
+  EXPECT_NE(forwards.raw(), backwards.raw());
+}
+
+// ---- Failures ------------------------------------------------------------------------------------------------------
+
+TEST(ThreadCommunicatorFailure, WakesRanksThatWaitAnywhere) {
+  std::atomic<int> woken = 0;
+  testing::internal::CaptureStderr();
+  run_ranks(5, [&](Communicator& world) {
+    const auto group = world.split(0, world.rank(), "group");
+    TestBuffer buffer(1000, DType::float32, world.rank());
+    set_phase(world, "step 3, backward");
+    if (world.rank() == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      throw Error("planted");
+    }
+    try {
+      if (world.rank() == 0) world.all_reduce(buffer.view());
+      if (world.rank() == 1) group->barrier();
+      if (world.rank() == 3) world.recv(buffer.view(), 2);
+      if (world.rank() == 4) group->all_reduce_async(buffer.view()).wait();
+    } catch (const PeerError&) {
+      ++woken;
+      throw;
+    }
+  }, 1);
+  EXPECT_EQ(woken, 4);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 2, phase \"step 3, backward\": planted\n");
+}
+
+TEST(ThreadCommunicatorFailure, LeavesNoOperationOnMemoryThatIsGone) {
+  testing::internal::CaptureStderr();
+  run_ranks(3, [&](Communicator& world) {
+    const auto group = world.split(0, world.rank(), "group");
+    TestBuffer buffer(100000, DType::float32, world.rank());
+    Work first = group->all_reduce_async(buffer.view());
+    Work second = group->recv_async(buffer.view(), (world.rank() + 1) % 3);
+    if (world.rank() == 1) throw Error("planted");
+    group->barrier();
+  }, 1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1: planted\n");
+}
+
+TEST(ThreadCommunicatorFailure, NamesARankThatHasLeft) {
+  testing::internal::CaptureStderr();
+  run_ranks(2, [](Communicator& world) {
+    if (world.rank() == 0) world.barrier();
+  }, 1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("waits in barrier, but rank 1 has left the group"),
+            std::string::npos);
+  testing::internal::CaptureStderr();
+  run_ranks(2, [](Communicator& world) {
+    float value = 0;
+    if (world.rank() == 0) world.recv({&value, 1, DType::float32}, 1);
+  }, 1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
+            std::string::npos);
+}
+
+TEST(ThreadCommunicatorFailure, NamesBothEndsOfAMismatchedTransfer) {
+  testing::internal::CaptureStderr();
+  run_ranks(2, [](Communicator& world) {
+    TestBuffer buffer(8, DType::float32, 0);
+    if (world.rank() == 0) world.send(buffer.view(), 1);
+    if (world.rank() == 1) world.recv(buffer.view(0, 7), 0);
+  }, 1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("rank 0 sends 8 float32 to rank 1, which expects 7 float32"),
+            std::string::npos);
+}
+
+TEST(ThreadCommunicatorFailure, PrintsABadRequestOnce) {
+  testing::internal::CaptureStderr();
+  run_ranks(4, [](Communicator&) { throw UsageError("bad request"); }, 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "bad request\n");
+  testing::internal::CaptureStderr();
+  run_ranks(4, [](Communicator& world) {
+    if (world.rank() == 3) throw UsageError("only here");
+    world.barrier();
+  }, 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "only here\n");
+}
+
+TEST(ThreadCommunicator, CarriesHundredsOfRanks) {
+  run_ranks(128, [](Communicator& world) {
+    const auto group = world.split(world.rank() % 8, world.rank(), "group");
+    TestBuffer buffer(501, DType::float32, world.rank());
+    group->all_reduce(buffer.view());
+    EXPECT_EQ(world.sum(Index{1}), 128);
+  });
+}
+
+}  // namespace
+}  // namespace escalera
