@@ -4,8 +4,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -87,7 +85,8 @@ class Session {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void write_metrics(const StepResult& result, double seconds, double rate);
+  void write_metrics(const StepResult& result, double seconds, double tokens_per_second);
+  void write_line(const std::string& line);
   void draw_progress(Index step);
   void clear_progress();
 
@@ -95,20 +94,20 @@ class Session {
   const TrainOptions& options_;
   const Device& device_;
   Trace& trace_;
-  std::unique_ptr<SignalWatch> signals_;
+  SignalWatch signals_;
   std::vector<const Communicator*> groups_;
-  std::FILE* metrics_ = nullptr;
-  bool terminal_ = false;
+  std::FILE* metrics_ = nullptr;  // on rank 0, if asked for
+  bool terminal_ = false;         // rank 0 writes to a terminal: progress may be drawn
   bool progress_drawn_ = false;
   bool interrupted_ = false;
-  bool finished_ = false;
-  Index last_step_ = 0;
 
-  Clock::time_point start_, step_start_, log_start_;
-  Index steps_done_ = 0, steps_since_log_ = 0;
-  double seconds_after_first_ = 0.0;
-  double largest_memory_ = 0.0;
-  Index previous_traffic_[operation_count + 1] = {};
+  Clock::time_point start_, step_start_;
+  Index last_step_ = 0;                                // done so far
+  Index steps_done_ = 0, steps_since_log_ = 0;         // in this run
+  double seconds_done_ = 0.0, first_seconds_ = 0.0;    // spent in steps; of that in the first one
+  double seconds_since_log_ = 0.0;
+  double largest_memory_ = 0.0;                        // peak bytes of the rank that has most
+  std::vector<Index> previous_traffic_;
 };
 
 /// One line of the log: "step 12 | loss 2.3456 | grad norm 1.234 | ...". `mfu` and `mfu_causal` below 0 mean
