@@ -1,0 +1,49 @@
+// Step 1 under mpirun: the same cases, through shared memory or MPI.
+#include <gtest/gtest.h>
+
+#include "step01_dp/tests/parity_suite.h"
+#include "tests/support/mpi_world.h"
+
+namespace escalera {
+namespace {
+
+class DataParallelParity : public testing::TestWithParam<DpCase> {};
+INSTANTIATE_TEST_SUITE_P(Cases, DataParallelParity, testing::ValuesIn(dp_cases()),
+                         [](const auto& instance) { return name_of(instance.param); });
+
+TEST_P(DataParallelParity, LossGradientsNormAndWeightsAreThoseOfOneProcess) {
+  expect_parity(run_case(test_world(), GetParam()), GetParam());
+}
+
+TEST(DataParallel, AllModesAgreeBitForBit) {
+  DpCase test;
+  test.accumulation = 4;
+  test.mode = DpMode::naive;
+  const RunRecord naive = run_case(test_world(), test);
+  for (const DpMode mode : {DpMode::bucketed, DpMode::overlapped}) {
+    test.mode = mode;
+    const RunRecord other = run_case(test_world(), test);
+    EXPECT_EQ(other.gradients, naive.gradients) << to_string(mode);
+    EXPECT_EQ(other.weights, naive.weights) << to_string(mode);
+  }
+}
+
+TEST(DataParallel, NarrowTypesAreAsCloseToFloat64AsOneProcessIs) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    DpCase test;
+    test.dtype = test.rounding = dtype;
+    test.accumulation = 4;
+    expect_parity(run_case(test_world(), test), test);
+  }
+}
+
+TEST(DataParallel, AnAveragedGradientIsFarOutsideTheTolerance) {
+  if (test_world().size() == 1) return;  // the mean over one rank is the sum
+  DpCase test;
+  const RunRecord reference = run_reference(test);
+  test.fault = Fault::averaged;
+  EXPECT_GT(largest_error(run_case(test_world(), test), reference).value, 1e-3);
+}
+
+}  // namespace
+}  // namespace escalera

@@ -1,0 +1,114 @@
+#include "step01_dp/tests/parity_run.h"
+
+#include <cmath>
+
+#include "common/optim/optimizer.h"
+
+namespace escalera {
+namespace {
+
+constexpr std::uint64_t seed = 42;
+constexpr double learning_rate = 0.5, clip = 0.05;  // the norm is above 1, so clipping is active
+constexpr Index steps = 2;
+
+/// DataParallel with one thing wrong.
+class Faulty final : public UnitHooks {
+ public:
+  Faulty(DataParallel& hooks, Communicator& group, Fault fault, Index accumulation)
+      : hooks_(hooks), group_(group), fault_(fault), accumulation_(accumulation) {}
+
+  void begin_step(std::span<Unit* const> visits) override { visits_per_micro_batch_ = static_cast<Index>(visits.size()) / 2 / accumulation_; visit_ = 0; }
+  void after_weight_gradients(Unit& unit, bool last) override {
+    if (fault_ == Fault::wrong_micro_batch) last = visit_++ < visits_per_micro_batch_;
+    hooks_.after_weight_gradients(unit, last);
+  }
+  void finish_step(Model& model) {
+    Bucket& bucket = model.buckets()[2];
+    const std::vector<double> before = to_host(model.ops().device(), bucket.gradient(3));
+    hooks_.finish_step();
+    if (fault_ == Fault::averaged) model.ops().scale(model.flat_gradients(), 1.0 / group_.size());
+    if (fault_ == Fault::dropped_gradient) from_host(model.ops().device(), before, bucket.gradient(3));
+  }
+
+ private:
+  DataParallel& hooks_;
+  Communicator& group_;
+  Fault fault_;
+  Index accumulation_;
+  Index visits_per_micro_batch_ = 0, visit_ = 0;
+};
+
+// One step: `micro_batches` of equal size from sequence `first` on; `reduce` runs after the last backward and
+// `sum` adds up the loss.
+template <class Reduce, class Sum>
+void run_step(Model& model, Optimizer& optimizer, const ParityBatch& batch, Index micro_batches, Index micro_batch_size,
+              const std::function<Index(Index)>& first, Reduce reduce, Sum sum, RunRecord& record) {
+  const std::vector<std::int32_t> positions = model.attention().positions(batch.length);
+  model.begin_step(micro_batches);
+  for (Index number = 0; number < micro_batches; number++) {
+    const MicroBatch micro_batch = batch.micro_batch(first(number), micro_batch_size, positions);
+    InFlight in_flight;
+    model.forward({}, micro_batch, in_flight);
+    model.backward({}, micro_batch, in_flight, number + 1 == micro_batches);
+  }
+  reduce();
+  const double norm = std::sqrt(model.squared_gradient_norm());
+  record.losses.push_back(sum(model.loss()));
+  record.norms.push_back(norm);
+  record.gradients.push_back(record_gradients(model));
+  optimizer.update(learning_rate, clip_factor(norm, clip));
+}
+
+OptimizerSettings sgd() {
+  OptimizerSettings settings;
+  settings.kind = OptimizerSettings::Kind::sgd;
+  settings.weight_decay = 0.1;
+  return settings;
+}
+
+}  // namespace
+
+RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace) {
+  const std::unique_ptr<Ops> ops = make_cpu_ops({});
+  ops->device().set_poison(true);
+  const ModelConfig config = parity_model(test.tied);
+  DataParallel data_parallel(group, test.mode, test.bucket_bytes);
+  Faulty hooks(data_parallel, group, test.fault, test.accumulation);
+  Model model(*ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks});
+  model.set_trace(trace);
+  model.allocate();
+  initialize_rounded(model, seed, test.rounding);
+  const auto optimizer = make_optimizer(*ops, model.buckets(), sgd());
+  RunRecord record;
+  for (Index step = 0; step < steps; step++) {
+    const ParityBatch batch(config, step);
+    const Index size = batch.sequences / (test.accumulation * group.size());
+    run_step(
+        model, *optimizer, batch, test.accumulation, size,
+        [&](Index number) { return (number * group.size() + group.rank()) * size; }, [&] { hooks.finish_step(model); },
+        [&](double loss) { return group.sum(loss); }, record);
+    check_replicas(group, ops->device(), model.flat_weights(), step + 1);
+  }
+  record.weights = record_weights(model);
+  return record;
+}
+
+RunRecord run_reference(const DpCase& test) {
+  const std::unique_ptr<Ops> ops = make_cpu_ops({});
+  const ModelConfig config = parity_model(test.tied);
+  Model model(*ops, config, {test.dtype, Recompute::none, 0}, Stage::whole(config));
+  model.allocate();
+  initialize_rounded(model, seed, test.rounding);
+  const auto optimizer = make_optimizer(*ops, model.buckets(), sgd());
+  RunRecord record;
+  for (Index step = 0; step < steps; step++) {
+    const ParityBatch batch(config, step);
+    run_step(
+        model, *optimizer, batch, 3, batch.sequences / 3, [&](Index number) { return number * batch.sequences / 3; },
+        [] {}, [](double loss) { return loss; }, record);
+  }
+  record.weights = record_weights(model);
+  return record;
+}
+
+}  // namespace escalera

@@ -1,0 +1,36 @@
+// One parity run of step 1, on any communicator; shared by the threads and the MPI suite.
+// defines: DpCase, Fault, run_case()
+#pragma once
+
+#include "step01_dp/data_parallel.h"
+#include "tests/support/parity.h"
+
+namespace escalera {
+
+/// A fault that the suite plants to see that it would be noticed.
+enum class Fault {
+  none,
+  averaged,           ///< the sum is divided by the number of ranks, although the loss is scaled for the global batch
+  wrong_micro_batch,  ///< gradients are reduced after the first micro-batch instead of the last
+  dropped_gradient,   ///< one weight's gradient is not reduced
+};
+
+/// A layout and mode of step 1.
+struct DpCase {
+  DpMode mode = DpMode::overlapped;
+  Index bucket_bytes = 0;
+  Index accumulation = 1;
+  Recompute recompute = Recompute::none;
+  bool tied = false;
+  DType dtype = DType::float64;
+  DType rounding = DType::float64;  ///< of the initial weights
+  Fault fault = Fault::none;
+};
+
+/// Two steps of SGD with clipping on the parity model, spread over `group`. Checks replicas after each step.
+RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace = nullptr);
+
+/// The same global batch on one process, without DataParallel, in 3 micro-batches: a size that no case uses.
+RunRecord run_reference(const DpCase& test);
+
+}  // namespace escalera
