@@ -1,0 +1,90 @@
+#include "common/ops/tests/ops_testing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+namespace escalera {
+
+Matrix random_matrix(Index rows, Index columns, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<double> normal;
+  Matrix matrix(rows, columns);
+  for (double& value : matrix.values) value = normal(engine);
+  return matrix;
+}
+
+std::vector<Backend> backends() {
+  std::vector<const cpu::Kernels*> kernels = {&cpu::kernels_base()};
+  if (cpu::cpu_has_v4() && cpu::kernels_v4()) kernels.push_back(cpu::kernels_v4());
+  std::vector<Backend> all;
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    for (const int threads : {1, 2}) {
+      for (const cpu::Kernels* table : kernels) all.push_back({dtype, threads, table, table != kernels.front()});
+    }
+  }
+  return all;
+}
+
+std::string backend_name(const testing::TestParamInfo<Backend>& info) {
+  const Backend& b = info.param;
+  return fmt::format("{}_{}_{}", to_string(b.dtype), b.threads == 1 ? "one_thread" : "two_threads",
+                     b.kernels == &cpu::kernels_base() ? "base" : "v4");
+}
+
+Tensor OpsTest::put(Matrix& matrix, DType type) {
+  Tensor tensor = output(matrix.rows, matrix.columns, type);
+  from_host(device, matrix.values, tensor);
+  matrix.values = to_host(device, tensor);
+  return tensor;
+}
+
+Matrix OpsTest::get(const Tensor& tensor) {
+  Matrix matrix(tensor.rows(), tensor.columns());
+  matrix.values = to_host(device, tensor);
+  return matrix;
+}
+
+double OpsTest::error(const Tensor& got, const Matrix& expected) {
+  EXPECT_EQ(got.size(), expected.rows * expected.columns);
+  const std::vector<double> values = to_host(device, got);
+  double largest = 0, difference = 0;
+  for (std::size_t i = 0; i < values.size(); i++) {
+    if (!std::isfinite(values[i])) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, std::abs(expected.values[i]));
+    difference = std::max(difference, std::abs(values[i] - expected.values[i]));
+  }
+  return largest > 0 ? difference / largest : difference;
+}
+
+bool OpsTest::same_bits(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
+}
+
+double slope(const std::function<double(const Matrix&)>& loss, const Matrix& x, const Matrix& direction) {
+  const double step = 1e-5;
+  Matrix above = x, below = x;
+  for (std::size_t i = 0; i < x.values.size(); i++) {
+    above.values[i] += step * direction.values[i];
+    below.values[i] -= step * direction.values[i];
+  }
+  return (loss(above) - loss(below)) / (2 * step);
+}
+
+double dot(const Matrix& a, const Matrix& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.values.size(); i++) sum += a.values[i] * b.values[i];
+  return sum;
+}
+
+void expect_gradient(const std::function<double(const Matrix&)>& loss, const Matrix& x, const Matrix& gradient) {
+  for (std::uint64_t seed = 100; seed < 103; seed++) {
+    const Matrix direction = random_matrix(x.rows, x.columns, seed);
+    const double expected = dot(gradient, direction);
+    EXPECT_NEAR(slope(loss, x, direction), expected, 1e-7 * std::max(1.0, std::abs(expected)));
+  }
+}
+
+}  // namespace escalera
