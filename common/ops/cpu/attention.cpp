@@ -10,13 +10,18 @@
 namespace escalera::cpu {
 namespace {
 
-Index blocks(Index length, Index block) { return (length + block - 1) / block; }
+Index blocks(Index length, Index block) {
+  return (length + block - 1) / block;
+}
 
 const AttentionKernels& kernels_for(const AttentionTable& table, DType dtype) {
   switch (dtype) {
-    case DType::float32: return table.float32;
-    case DType::bfloat16: return table.bfloat16;
-    case DType::float64: return table.float64.forward ? table.float64 : attention_table_base().float64;
+    case DType::float32:
+      return table.float32;
+    case DType::bfloat16:
+      return table.bfloat16;
+    case DType::float64:
+      return table.float64.forward ? table.float64 : attention_table_base().float64;
   }
   fail("unknown element type");
 }
@@ -28,13 +33,13 @@ const AttentionTable& best_table() {
 
 void check(const char* name, const Tensor& tensor, Index rows, Index columns, DType dtype) {
   require(tensor.rows() == rows && tensor.columns() == columns && tensor.dtype() == dtype,
-          "attention: {} is [{}, {}] of {}, but the shape asks for [{}, {}] of {}", name, tensor.rows(), tensor.columns(),
-          to_string(tensor.dtype()), rows, columns, to_string(dtype));
+          "attention: {} is [{}, {}] of {}, but the shape asks for [{}, {}] of {}", name, tensor.rows(),
+          tensor.columns(), to_string(tensor.dtype()), rows, columns, to_string(dtype));
 }
 
 /// The call in plain data, after a check of everything that forward and backward have in common.
-AttentionCall make_call(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                        const Tensor& lse) {
+AttentionCall make_call(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& out, const Tensor& lse) {
   require(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
           "attention: {} query heads cannot share {} key/value heads evenly", shape.heads, shape.kv_heads);
   require(shape.head_size > 0, "attention: head size is {}", shape.head_size);
@@ -71,7 +76,8 @@ void share_out(ThreadPool& pool, Device& device, Index count, Index scratch_byte
   if (count == 0) return;
   const Index stride = blocks(scratch_bytes, 256) * 256;
   const Index bytes = stride * pool.size();
-  const Tensor scratch = device.empty(1, bytes / size_of(DType::float32), DType::float32, MemoryCategory::workspace);
+  const Tensor scratch =
+      device.empty(1, bytes / size_of(DType::float32), DType::float32, MemoryCategory::workspace);
   auto* memory = static_cast<std::byte*>(scratch.data());
   std::atomic<Index> next = 0;
   pool.run([&](int thread) {
@@ -81,28 +87,31 @@ void share_out(ThreadPool& pool, Device& device, Index count, Index scratch_byte
 
 }  // namespace
 
-void attention_forward(const AttentionTable& table, ThreadPool& pool, Device& device, const AttentionShape& shape,
-                       const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse) {
+void attention_forward(const AttentionTable& table, ThreadPool& pool, Device& device,
+                       const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& out, const Tensor& lse) {
   const AttentionCall call = make_call(shape, q, k, v, out, lse);
   const AttentionKernels& kernels = kernels_for(table, q.dtype());
   const Index rows = shape.query_length * (shape.heads / shape.kv_heads);
   const Index row_blocks = blocks(rows, attention_row_block);
   const Index heads = shape.batch * shape.kv_heads;
-  share_out(pool, device, heads * row_blocks, kernels.forward_scratch(shape.head_size), [&](Index item, void* scratch) {
-    AttentionPart part;
-    part.batch = item / row_blocks / shape.kv_heads;
-    part.kv_head = item / row_blocks % shape.kv_heads;
-    // The last rows see most keys and come first, so that the threads finish at about the same time.
-    part.row_begin = (row_blocks - 1 - item % row_blocks) * attention_row_block;
-    part.row_end = std::min(rows, part.row_begin + attention_row_block);
-    part.key_end = shape.key_length;
-    kernels.forward(call, part, scratch);
-  });
+  share_out(pool, device, heads * row_blocks, kernels.forward_scratch(shape.head_size),
+            [&](Index item, void* scratch) {
+              AttentionPart part;
+              part.batch = item / row_blocks / shape.kv_heads;
+              part.kv_head = item / row_blocks % shape.kv_heads;
+              // The last rows see most keys and come first, so that the threads finish at about the same time.
+              part.row_begin = (row_blocks - 1 - item % row_blocks) * attention_row_block;
+              part.row_end = std::min(rows, part.row_begin + attention_row_block);
+              part.key_end = shape.key_length;
+              kernels.forward(call, part, scratch);
+            });
 }
 
-void attention_backward(const AttentionTable& table, ThreadPool& pool, Device& device, const AttentionShape& shape,
-                        const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                        const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+void attention_backward(const AttentionTable& table, ThreadPool& pool, Device& device,
+                        const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& out, const Tensor& lse, const Tensor& d_out, const Tensor& dq,
+                        const Tensor& dk, const Tensor& dv) {
   AttentionCall call = make_call(shape, q, k, v, out, lse);
   check("d_out", d_out, q.rows(), q.columns(), q.dtype());
   check("dq", dq, q.rows(), q.columns(), q.dtype());
@@ -129,8 +138,9 @@ void attention_backward(const AttentionTable& table, ThreadPool& pool, Device& d
   // taken in the same order either way, so the choice does not show in the results.
   const Index rounds = blocks(heads, pool.size());
   if (rounds * pool.size() * 5 <= heads * 7) {
-    share_out(pool, device, heads, kernels.backward_scratch(shape.head_size, shape.key_length),
-              [&](Index head, void* scratch) { kernels.backward(call, part_of_head(head), true, true, scratch); });
+    share_out(
+        pool, device, heads, kernels.backward_scratch(shape.head_size, shape.key_length),
+        [&](Index head, void* scratch) { kernels.backward(call, part_of_head(head), true, true, scratch); });
     return;
   }
   const Index row_blocks = blocks(rows, attention_row_block);
@@ -151,17 +161,19 @@ void attention_backward(const AttentionTable& table, ThreadPool& pool, Device& d
             });
 }
 
-void attention_forward(ThreadPool& pool, Device& device, const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& out, const Tensor& lse) {
+void attention_forward(ThreadPool& pool, Device& device, const AttentionShape& shape, const Tensor& q,
+                       const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse) {
   attention_forward(best_table(), pool, device, shape, q, k, v, out, lse);
 }
 
-void attention_backward(ThreadPool& pool, Device& device, const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& d_out, const Tensor& dq,
-                        const Tensor& dk, const Tensor& dv) {
+void attention_backward(ThreadPool& pool, Device& device, const AttentionShape& shape, const Tensor& q,
+                        const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                        const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
   attention_backward(best_table(), pool, device, shape, q, k, v, out, lse, d_out, dq, dk, dv);
 }
 
-std::string_view attention_description() { return best_table().name; }
+std::string_view attention_description() {
+  return best_table().name;
+}
 
 }  // namespace escalera::cpu

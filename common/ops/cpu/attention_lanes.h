@@ -51,13 +51,15 @@ ESCALERA_INLINE Vec<Real> exp2(Vec<Real> x) {
   using Format = FloatFormat<Real>;
   using Integers = Vec<typename Format::Integer, lanes<Real>>;
   // Adding 1.5 * 2^mantissa_bits leaves no bits for a fraction: the lowest bits of the sum are n.
-  constexpr Real rounder = static_cast<Real>(1.5 * static_cast<double>(std::int64_t{1} << Format::mantissa_bits));
+  constexpr Real rounder =
+      static_cast<Real>(1.5 * static_cast<double>(std::int64_t{1} << Format::mantissa_bits));
   const Vec<Real> shifted = x + rounder;
   const Vec<Real> t = (x - (shifted - rounder)) * static_cast<Real>(ln_2);
   Vec<Real> series = splat(inverse_factorial<Real>(Format::terms));
 #pragma GCC unroll 16
   for (int k = Format::terms - 1; k >= 0; --k) series = series * t + inverse_factorial<Real>(k);
-  const auto power_of_two = bits_as<Vec<Real>>((bits_as<Integers>(shifted) << Format::mantissa_bits) + Format::one);
+  const auto power_of_two =
+      bits_as<Vec<Real>>((bits_as<Integers>(shifted) << Format::mantissa_bits) + Format::one);
   return x < Format::smallest_exponent ? Vec<Real>{} : series * power_of_two;
 }
 
@@ -77,15 +79,16 @@ template <class Real, int step = lanes<Real> / 2>
 ESCALERA_INLINE void transpose_tile(Vec<Real>* tile) {
 #pragma GCC unroll 16
   for (int i = 0; i < lanes<Real>; ++i) {
-    if ((i & step) == 0) exchange<Real, step>(tile[i], tile[i + step], std::make_integer_sequence<int, lanes<Real>>{});
+    if ((i & step) == 0)
+      exchange<Real, step>(tile[i], tile[i + step], std::make_integer_sequence<int, lanes<Real>>{});
   }
   if constexpr (step > 1) transpose_tile<Real, step / 2>(tile);
 }
 
 /// target[c * target_row + r] = source[r * source_row + c] * factor; rows and columns are multiples of the vector's width.
 template <class Real>
-ESCALERA_INLINE void transpose(Index rows, Index columns, const Real* source, Index source_row, Real factor, Real* target,
-                               Index target_row) {
+ESCALERA_INLINE void transpose(Index rows, Index columns, const Real* source, Index source_row, Real factor,
+                               Real* target, Index target_row) {
   constexpr int count = lanes<Real>;
   for (Index row = 0; row < rows; row += count) {
     for (Index column = 0; column < columns; column += count) {
@@ -113,7 +116,8 @@ ESCALERA_INLINE void load_row(const T* source, Index size, Index padded, Real* r
 /// Writes `size` elements of `row`, times `factor`.
 template <class Real, class T>
 ESCALERA_INLINE void store_row(const Real* row, Index size, Real factor, T* destination) {
-  for_lanes<Real>(size, [&](Index i, auto part) { store<Real>(destination + i, load<Real>(row + i) * factor, part); });
+  for_lanes<Real>(
+      size, [&](Index i, auto part) { store<Real>(destination + i, load<Real>(row + i) * factor, part); });
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ struct RunningSoftmax {
 /// Takes another block of scores [keys, panel] into account. They become probabilities relative to the new `largest`, and
 /// what was summed under the old one, in `sum` and in out_t [size, panel], shrinks to match.
 template <class Real>
-ESCALERA_INLINE void update_softmax(Index width, Index keys, Index size, Real* scores, RunningSoftmax<Real>& softmax,
-                                    Real* out_t) {
+ESCALERA_INLINE void update_softmax(Index width, Index keys, Index size, Real* scores,
+                                    RunningSoftmax<Real>& softmax, Real* out_t) {
   constexpr int count = lanes<Real>;
   for (Index lane = 0; lane < width; lane += count) {
     // Four maxima and two sums side by side: one alone would wait for its own latency at every key.
@@ -54,9 +54,9 @@ ESCALERA_INLINE void update_softmax(Index width, Index keys, Index size, Real* s
 
 /// Divides out_t by the sums and writes out and lse. Rows that saw no key have sum 0.
 template <class Element>
-ESCALERA_INLINE void finish_panel(const AttentionCall& call, const Places& places, const Panel<RealOf<Element>>& panel,
-                                  Index padded, const RunningSoftmax<RealOf<Element>>& softmax, RealOf<Element>* out_t,
-                                  RealOf<Element>* rows) {
+ESCALERA_INLINE void finish_panel(const AttentionCall& call, const Panel<RealOf<Element>>& panel,
+                                  Index padded, const RunningSoftmax<RealOf<Element>>& softmax,
+                                  RealOf<Element>* out_t, RealOf<Element>* rows) {
   using Real = RealOf<Element>;
   constexpr int count = lanes<Real>;
   for (Index lane = 0; lane < panel.width; lane += count) {
@@ -66,11 +66,11 @@ ESCALERA_INLINE void finish_panel(const AttentionCall& call, const Places& place
       store<Real>(out_t + d * panel_rows + lane, load<Real>(out_t + d * panel_rows + lane) * inverse);
     }
   }
-  store_panel<Element>(call, places, panel, padded, out_t, Real{1}, rows, call.out);
+  store_panel<Element>(call, panel, padded, out_t, Real{1}, rows, call.out);
   for (Index r = 0; r < panel.rows; ++r) {
     const double sum = static_cast<double>(softmax.sum[r]);
     const double lse = static_cast<double>(softmax.largest[r]) * ln_2 + __builtin_log(sum);
-    static_cast<Real*>(call.lse)[places.row_in_lse(call, panel.first + r)] =
+    static_cast<Real*>(call.lse)[panel.place[r]] =
         sum == 0 ? -FloatFormat<Real>::infinity : static_cast<Real>(lse);
   }
 }
@@ -102,9 +102,9 @@ void forward(const AttentionCall& call, const AttentionPart& part, void* memory)
     const Index panel_count = (smaller(part.row_end - block, row_block) + panel_rows - 1) / panel_rows;
     for (Index p = 0; p < panel_count; ++p) {
       panels[p].set(call, places, block + p * panel_rows, part.row_end);
-      load_panel<Element>(call, places, call.q, panels[p], padded, rows);
-      transpose(panels[p].width, padded, rows, padded, score_factor<Real>(size), q_t + p * panel_rows * padded,
-                panel_rows);
+      load_panel<Element>(call, call.q, panels[p], padded, rows);
+      transpose(panels[p].width, padded, rows, padded, score_factor<Real>(size),
+                q_t + p * panel_rows * padded, panel_rows);
       fill(out_t + p * panel_rows * padded, panel_rows * padded, Real{0});
       fill(softmax[p].largest, panel_rows, FloatFormat<Real>::lowest);
       fill(softmax[p].sum, panel_rows, Real{0});
@@ -121,8 +121,8 @@ void forward(const AttentionCall& call, const AttentionPart& part, void* memory)
         const Index keys = smaller(panel.seen_by_any - key, block_keys);
         if (keys <= 0) continue;
         // S^T = K Q^T;  P^T = 2^(S^T - largest);  O^T += V^T P^T
-        multiply<false, Real>(keys, panel.width, size, {k, padded, 1}, q_t + p * panel_rows * padded, panel_rows,
-                              scores, panel_rows);
+        multiply<false, Real>(keys, panel.width, size, {k, padded, 1}, q_t + p * panel_rows * padded,
+                              panel_rows, scores, panel_rows);
         mask(panel, key, keys, scores);
         update_softmax(panel.width, keys, size, scores, softmax[p], out_t + p * panel_rows * padded);
         multiply<true, Real>(size, panel.width, keys, {v, 1, padded}, scores, panel_rows,
@@ -130,7 +130,7 @@ void forward(const AttentionCall& call, const AttentionPart& part, void* memory)
       }
     }
     for (Index p = 0; p < panel_count; ++p) {
-      finish_panel<Element>(call, places, panels[p], padded, softmax[p], out_t + p * panel_rows * padded, rows);
+      finish_panel<Element>(call, panels[p], padded, softmax[p], out_t + p * panel_rows * padded, rows);
     }
   }
 }
@@ -140,11 +140,11 @@ void forward(const AttentionCall& call, const AttentionPart& part, void* memory)
 /// A block of rows as backward wants it: q and d_out both as they are and transposed.
 template <class Real>
 struct RowBlock {
-  Real* q;        // by panel: [panel_rows, padded]
-  Real* d_out;    // by panel: [panel_rows, padded]
-  Real* q_t;      // by panel: [padded, panel_rows], scaled
-  Real* d_out_t;  // by panel: [padded, panel_rows]
-  Real* dq_t;     // by panel: [padded, panel_rows]
+  Real* q;                // by panel: [panel_rows, padded]
+  Real* d_out;            // by panel: [panel_rows, padded]
+  Real* q_t;              // by panel: [padded, panel_rows], scaled
+  Real* d_out_t;          // by panel: [padded, panel_rows]
+  Real* dq_t;             // by panel: [padded, panel_rows]
   Real lse[row_block];    // in units of log 2
   Real delta[row_block];  // sum of d_out * out
   Panel<Real> panels[panels_per_block];
@@ -152,16 +152,16 @@ struct RowBlock {
 
 /// Fills panel p of `block`. `rows` is room for [panel_rows, padded].
 template <class Element>
-ESCALERA_INLINE void load_row_panel(const AttentionCall& call, const Places& places, Index padded, Index p,
-                                    RealOf<Element>* rows, RowBlock<RealOf<Element>>& block) {
+ESCALERA_INLINE void load_row_panel(const AttentionCall& call, Index padded, Index p, RealOf<Element>* rows,
+                                    RowBlock<RealOf<Element>>& block) {
   using Real = RealOf<Element>;
   const Panel<Real>& panel = block.panels[p];
   const Index offset = p * panel_rows * padded;
-  load_panel<Element>(call, places, call.q, panel, padded, block.q + offset);
-  load_panel<Element>(call, places, call.d_out, panel, padded, block.d_out + offset);
-  load_panel<Element>(call, places, call.out, panel, padded, rows);
-  transpose(panel.width, padded, block.q + offset, padded, score_factor<Real>(call.head_size), block.q_t + offset,
-            panel_rows);
+  load_panel<Element>(call, call.q, panel, padded, block.q + offset);
+  load_panel<Element>(call, call.d_out, panel, padded, block.d_out + offset);
+  load_panel<Element>(call, call.out, panel, padded, rows);
+  transpose(panel.width, padded, block.q + offset, padded, score_factor<Real>(call.head_size),
+            block.q_t + offset, panel_rows);
   transpose(panel.width, padded, block.d_out + offset, padded, Real{1}, block.d_out_t + offset, panel_rows);
   fill(block.dq_t + offset, panel_rows * padded, Real{0});
 
@@ -173,7 +173,7 @@ ESCALERA_INLINE void load_row_panel(const AttentionCall& call, const Places& pla
     block.delta[p * panel_rows + r] = horizontal_sum<Real>(delta);
     // Where nothing was seen, and in padding lanes, every probability has to come out as 2^-huge = 0.
     Real lse = -FloatFormat<Real>::infinity;
-    if (r < panel.rows) lse = static_cast<const Real*>(call.lse)[places.row_in_lse(call, panel.first + r)];
+    if (r < panel.rows) lse = static_cast<const Real*>(call.lse)[panel.place[r]];
     block.lse[p * panel_rows + r] =
         lse == -FloatFormat<Real>::infinity ? -FloatFormat<Real>::lowest : lse * static_cast<Real>(log2_e);
   }
@@ -181,8 +181,8 @@ ESCALERA_INLINE void load_row_panel(const AttentionCall& call, const Places& pla
 
 /// scores become probabilities P, d_probabilities become P * (d_probabilities - delta); both [keys, panel].
 template <class Real>
-ESCALERA_INLINE void softmax_backward(Index width, Index keys, const Real* lse, const Real* delta, Real* scores,
-                                      Real* d_probabilities) {
+ESCALERA_INLINE void softmax_backward(Index width, Index keys, const Real* lse, const Real* delta,
+                                      Real* scores, Real* d_probabilities) {
   constexpr int count = lanes<Real>;
   for (Index lane = 0; lane < width; lane += count) {
     const Vec<Real> row_lse = load<Real>(lse + lane);
@@ -200,12 +200,14 @@ ESCALERA_INLINE void softmax_backward(Index width, Index keys, const Real* lse, 
 template <class Element>
 Index backward_scratch(Index head_size, Index keys) {
   const Index padded = padded_size(head_size);
-  const Index elements = 5 * row_block * padded + 2 * (keys + key_block) * padded + (2 * key_block + padded) * panel_rows;
+  const Index elements =
+      5 * row_block * padded + 2 * (keys + key_block) * padded + (2 * key_block + padded) * panel_rows;
   return elements * static_cast<Index>(sizeof(RealOf<Element>));
 }
 
 template <class Element>
-void backward(const AttentionCall& call, const AttentionPart& part, bool write_dq, bool write_dkv, void* memory) {
+void backward(const AttentionCall& call, const AttentionPart& part, bool write_dq, bool write_dkv,
+              void* memory) {
   using Real = RealOf<Element>;
   const Places places(call, part);
   const Index size = call.head_size;
@@ -218,13 +220,13 @@ void backward(const AttentionCall& call, const AttentionPart& part, bool write_d
   block.q_t = scratch.take(row_block * padded);
   block.d_out_t = scratch.take(row_block * padded);
   block.dq_t = scratch.take(row_block * padded);
-  Real* k = scratch.take(key_block * padded);   // [key_block, padded]
-  Real* v = scratch.take(key_block * padded);   // [key_block, padded]
+  Real* k = scratch.take(key_block * padded);  // [key_block, padded]
+  Real* v = scratch.take(key_block * padded);  // [key_block, padded]
   Real* scores = scratch.take(key_block * panel_rows);
   Real* d_scores = scratch.take(key_block * panel_rows);
   Real* rows = scratch.take(padded * panel_rows);  // [panel_rows, padded]
-  Real* dk = nullptr;  // [part_keys, padded]
-  Real* dv = nullptr;  // [part_keys, padded]
+  Real* dk = nullptr;                              // [part_keys, padded]
+  Real* dv = nullptr;                              // [part_keys, padded]
   if (write_dkv) {
     dk = scratch.take(part_keys * padded);
     dv = scratch.take(part_keys * padded);
@@ -234,12 +236,12 @@ void backward(const AttentionCall& call, const AttentionPart& part, bool write_d
 
   for (Index row = part.row_begin; row < part.row_end; row += row_block) {
     const Index row_end = smaller(row + row_block, part.row_end);
-    const Index key_end = smaller(places.visible_keys(call, row_end - 1), part.key_end);
+    const Index key_end = smaller(places.visible_keys(call, (row_end - 1) / places.group), part.key_end);
     if (key_end <= part.key_begin && !write_dq) continue;
     const Index panel_count = (row_end - row + panel_rows - 1) / panel_rows;
     for (Index p = 0; p < panel_count; ++p) {
       block.panels[p].set(call, places, row + p * panel_rows, row_end);
-      load_row_panel<Element>(call, places, padded, p, rows, block);
+      load_row_panel<Element>(call, padded, p, rows, block);
     }
 
     for (Index key = part.key_begin; key < key_end; key += key_block) {
@@ -254,26 +256,27 @@ void backward(const AttentionCall& call, const AttentionPart& part, bool write_d
         // S^T = K Q^T;  dP^T = V dO^T;  P^T = 2^(S^T - lse);  dS^T = P^T * (dP^T - delta)
         multiply<false, Real>(keys, panel.width, size, {k, padded, 1}, block.q_t + offset, panel_rows, scores,
                               panel_rows);
-        multiply<false, Real>(keys, panel.width, size, {v, padded, 1}, block.d_out_t + offset, panel_rows, d_scores,
-                              panel_rows);
+        multiply<false, Real>(keys, panel.width, size, {v, padded, 1}, block.d_out_t + offset, panel_rows,
+                              d_scores, panel_rows);
         mask(panel, key, keys, scores);
-        softmax_backward(panel.width, keys, block.lse + p * panel_rows, block.delta + p * panel_rows, scores, d_scores);
+        softmax_backward(panel.width, keys, block.lse + p * panel_rows, block.delta + p * panel_rows, scores,
+                         d_scores);
         // dQ^T += K^T dS^T;  dV += P^T dO;  dK += dS^T Q. The factor 1 / sqrt(size) comes in when they are written.
         if (write_dq) {
-          multiply<true, Real>(size, panel.width, keys, {k, 1, padded}, d_scores, panel_rows, block.dq_t + offset,
-                               panel_rows);
+          multiply<true, Real>(size, panel.width, keys, {k, 1, padded}, d_scores, panel_rows,
+                               block.dq_t + offset, panel_rows);
         }
         if (write_dkv) {
           const Index first = (key - part.key_begin) * padded;
-          multiply<true, Real>(keys, padded, panel.width, {scores, panel_rows, 1}, block.d_out + offset, padded,
-                               dv + first, padded);
+          multiply<true, Real>(keys, padded, panel.width, {scores, panel_rows, 1}, block.d_out + offset,
+                               padded, dv + first, padded);
           multiply<true, Real>(keys, padded, panel.width, {d_scores, panel_rows, 1}, block.q + offset, padded,
                                dk + first, padded);
         }
       }
     }
     for (Index p = 0; p < panel_count && write_dq; ++p) {
-      store_panel<Element>(call, places, block.panels[p], padded, block.dq_t + p * panel_rows * padded,
+      store_panel<Element>(call, block.panels[p], padded, block.dq_t + p * panel_rows * padded,
                            score_factor<Real>(size) * static_cast<Real>(ln_2), rows, call.dq);
     }
   }

@@ -55,7 +55,8 @@ struct AttentionKernels {
   void (*forward)(const AttentionCall& call, const AttentionPart& part, void* scratch);
   /// The gradients: dq of the part's rows if `write_dq` (its keys are then all keys), dk and dv of its keys if
   /// `write_dkv` (its rows are then all rows).
-  void (*backward)(const AttentionCall& call, const AttentionPart& part, bool write_dq, bool write_dkv, void* scratch);
+  void (*backward)(const AttentionCall& call, const AttentionPart& part, bool write_dq, bool write_dkv,
+                   void* scratch);
 };
 
 /// All element types, for one instruction set. A float64 entry of null functions means: use another table's.

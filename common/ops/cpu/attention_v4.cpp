@@ -5,8 +5,8 @@
 namespace escalera::cpu {
 
 const AttentionTable* attention_table_v4() {
-  static constexpr AttentionTable table = {"16 lanes", attention_kernels<float>(), {},
-                                           attention_kernels<Bits16>()};
+  static constexpr AttentionTable table = {
+      "16 lanes", attention_kernels<float>(), {}, attention_kernels<Bits16>()};
   return &table;
 }
 

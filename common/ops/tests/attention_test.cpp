@@ -49,13 +49,14 @@ void forward_loops(const AttentionShape& s, const Values& q, const Values& k, co
         for (std::size_t j = 0; j < scores.size(); ++j) {
           const auto key = static_cast<std::size_t>(
               ((b * s.key_length + static_cast<Index>(j)) * s.kv_heads + h / group) * size);
-          for (Index d = 0; d < size; ++d) out[d] += std::exp(scores[j] - lse) * v[key + static_cast<std::size_t>(d)];
+          for (Index d = 0; d < size; ++d)
+            out[d] += std::exp(scores[j] - lse) * v[key + static_cast<std::size_t>(d)];
         }
       }
 }
 
-void backward_loops(const AttentionShape& s, const Values& q, const Values& k, const Values& v, const Values& d_out,
-                    Results& r) {
+void backward_loops(const AttentionShape& s, const Values& q, const Values& k, const Values& v,
+                    const Values& d_out, Results& r) {
   const auto size = static_cast<std::size_t>(s.head_size);
   const Index group = s.heads / s.kv_heads;
   const double factor = 1 / std::sqrt(static_cast<double>(size));
@@ -94,7 +95,8 @@ std::vector<const AttentionTable*> tables() {
   return list;
 }
 
-AttentionShape make_shape(Index batch, Index queries, Index keys, Index heads, Index kv_heads, Index head_size) {
+AttentionShape make_shape(Index batch, Index queries, Index keys, Index heads, Index kv_heads,
+                          Index head_size) {
   AttentionShape shape;
   shape.batch = batch;
   shape.query_length = queries;
@@ -108,7 +110,8 @@ AttentionShape make_shape(Index batch, Index queries, Index keys, Index heads, I
 
 /// Tensors of a call, filled with normally distributed numbers; outputs are poisoned until something is written.
 struct Problem {
-  Problem(const AttentionShape& attention_shape, DType type, double query_scale = 1) : shape(attention_shape), dtype(type) {
+  Problem(const AttentionShape& attention_shape, DType type, double query_scale = 1)
+      : shape(attention_shape), dtype(type) {
     device.set_poison(true);
     const Index queries = shape.batch * shape.query_length, keys = shape.batch * shape.key_length;
     const Index width = shape.heads * shape.head_size, kv_width = shape.kv_heads * shape.head_size;
@@ -179,8 +182,9 @@ double tolerance(DType dtype) {
 
 double largest_error(const Results& a, const Results& b) {
   double largest = 0;
-  for (const double error : {relative_error(a.out, b.out), relative_error(a.lse, b.lse), relative_error(a.dq, b.dq),
-                             relative_error(a.dk, b.dk), relative_error(a.dv, b.dv)}) {
+  for (const double error :
+       {relative_error(a.out, b.out), relative_error(a.lse, b.lse), relative_error(a.dq, b.dq),
+        relative_error(a.dk, b.dk), relative_error(a.dv, b.dv)}) {
     if (!(error <= largest)) largest = error;  // NaN wins
   }
   return largest;
@@ -191,7 +195,8 @@ void expect_agreement(Problem& problem, const std::string& what) {
   for (const AttentionTable* table : tables()) {
     problem.forward(*table);
     problem.backward(*table);
-    EXPECT_LE(largest_error(problem.results(), expected), tolerance(problem.dtype)) << what << ", " << table->name;
+    EXPECT_LE(largest_error(problem.results(), expected), tolerance(problem.dtype))
+        << what << ", " << table->name;
   }
 }
 
@@ -225,8 +230,8 @@ TEST(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
   for (const DType dtype : dtypes) {
     for (const Case c : {Case{1, 1, 0, 0, true}, Case{1, 300, 299, 0, true}, Case{3, 129, 126, 0, true},
                          Case{128, 64, 0, 0, true}, Case{130, 200, 70, 0, true}, Case{257, 257, 0, 0, true},
-                         Case{90, 50, 0, 40, true},     // the first 40 queries see nothing
-                         Case{70, 70, 0, 100, true},    // no query sees anything
+                         Case{90, 50, 0, 40, true},      // the first 40 queries see nothing
+                         Case{70, 70, 0, 100, true},     // no query sees anything
                          Case{70, 130, 500, 130, true},  // an earlier piece of the sequence: all is seen
                          Case{66, 190, 0, 0, false}, Case{1, 65, 0, 0, false}}) {
       AttentionShape shape = make_shape(2, c.queries, c.keys, 4, 2, 16);
@@ -234,8 +239,8 @@ TEST(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
       shape.key_offset = c.key_offset;
       shape.causal = c.causal;
       Problem problem(shape, dtype);
-      expect_agreement(problem, std::string(to_string(dtype)) + " queries " + std::to_string(c.queries) + " keys " +
-                                    std::to_string(c.keys));
+      expect_agreement(problem, std::string(to_string(dtype)) + " queries " + std::to_string(c.queries) +
+                                    " keys " + std::to_string(c.keys));
     }
   }
 }
@@ -274,7 +279,8 @@ TEST(Attention, GradientsAgreeWithFiniteDifferences) {
       for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * d_out[i];
       return sum;
     };
-    for (const auto& [tensor, gradient] : {std::pair{problem.q, problem.dq}, {problem.k, problem.dk}, {problem.v, problem.dv}}) {
+    for (const auto& [tensor, gradient] :
+         {std::pair{problem.q, problem.dq}, {problem.k, problem.dk}, {problem.v, problem.dv}}) {
       const Values analytic = problem.host(gradient);
       Values numeric(analytic.size());
       auto* elements = tensor.as<double>();
@@ -335,20 +341,22 @@ TEST(Attention, TwoHalvesOfTheKeysMergeByTheirLse) {
       shape.key_offset = half * 75;
       shape.key_length = 75;
       const Tensor k = whole.k.slice_rows(half * 75, 75), v = whole.v.slice_rows(half * 75, 75);
-      const Tensor out = whole.empty(rows, columns, DType::float32), lse = whole.empty(rows, 2, DType::float32);
+      const Tensor out = whole.empty(rows, columns, DType::float32),
+                   lse = whole.empty(rows, 2, DType::float32);
       ThreadPool pool(1);
       attention_forward(*table, pool, whole.device, shape, whole.q, k, v, out, lse);
       part[half].out = whole.host(out);
       part[half].lse = whole.host(lse);
       // Backward takes out and lse of all keys.
       const Tensor part_dq = whole.empty(rows, columns, DType::float32);
-      attention_backward(*table, pool, whole.device, shape, whole.q, k, v, whole.out, whole.lse, whole.d_out, part_dq,
-                         whole.dk.slice_rows(half * 75, 75), whole.dv.slice_rows(half * 75, 75));
+      attention_backward(*table, pool, whole.device, shape, whole.q, k, v, whole.out, whole.lse, whole.d_out,
+                         part_dq, whole.dk.slice_rows(half * 75, 75), whole.dv.slice_rows(half * 75, 75));
       const Values values = whole.host(part_dq);
       for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += values[i];
     }
     for (std::size_t i = 0; i < merged.size(); ++i) {
-      for (const Results& one : part) merged[i] += one.out[i] * std::exp(one.lse[i / 32] - expected.lse[i / 32]);
+      for (const Results& one : part)
+        merged[i] += one.out[i] * std::exp(one.lse[i / 32] - expected.lse[i / 32]);
     }
     EXPECT_LE(relative_error(merged, expected.out), 1e-5);
     EXPECT_LE(relative_error(dq, expected.dq), 1e-5);
