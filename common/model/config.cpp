@@ -24,11 +24,13 @@ namespace fs = std::filesystem;
 
 /// The folder of presets: where ESCALERA_CONFIGS points, else in the sources that this program was built from, else here.
 fs::path presets_folder() {
-  if (const char* configured = std::getenv("ESCALERA_CONFIGS"); configured != nullptr && *configured != '\0') {
+  if (const char* configured = std::getenv("ESCALERA_CONFIGS");
+      configured != nullptr && *configured != '\0') {
     return fs::path(configured) / "models";
   }
 #ifdef ESCALERA_SOURCE_DIR
-  if (std::error_code ignored; fs::is_directory(fs::path(ESCALERA_SOURCE_DIR) / "configs" / "models", ignored)) {
+  if (std::error_code ignored;
+      fs::is_directory(fs::path(ESCALERA_SOURCE_DIR) / "configs" / "models", ignored)) {
     return fs::path(ESCALERA_SOURCE_DIR) / "configs" / "models";
   }
 #endif
@@ -57,7 +59,8 @@ fs::path find_config(const std::string& name_or_path) {
   std::error_code ignored;
   if (fs::is_directory(name_or_path, ignored)) {
     const fs::path file = fs::path(name_or_path) / "config.json";
-    require<UsageError>(fs::is_regular_file(file, ignored), "--model {}: the folder has no config.json", name_or_path);
+    require<UsageError>(fs::is_regular_file(file, ignored), "--model {}: the folder has no config.json",
+                        name_or_path);
     return file;
   }
   if (fs::is_regular_file(name_or_path, ignored)) return name_or_path;
@@ -67,13 +70,15 @@ fs::path find_config(const std::string& name_or_path) {
   const std::vector<std::string> names = preset_names(folder);
   if (std::find(names.begin(), names.end(), preset) != names.end()) return folder / (preset + ".json");
   require<UsageError>(!name_or_path.ends_with(".json"), "--model {}: there is no such file", name_or_path);
-  require<UsageError>(!names.empty(),
-                      "--model {}: no presets were found in {}; set ESCALERA_CONFIGS to the configs folder of the "
-                      "project, or give the path of a config.json",
-                      name_or_path, folder.string());
+  require<UsageError>(
+      !names.empty(),
+      "--model {}: no presets were found in {}; set ESCALERA_CONFIGS to the configs folder of the "
+      "project, or give the path of a config.json",
+      name_or_path, folder.string());
   const std::string nearest = nearest_name(preset, names);
   fail<UsageError>("--model {}: neither a file or folder nor a preset{}; presets are {}", name_or_path,
-                   nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), fmt::join(names, ", "));
+                   nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest),
+                   fmt::join(names, ", "));
 }
 
 // ---- Reading the keys -----------------------------------------------------------------------------------------------
@@ -89,7 +94,8 @@ class Keys {
   Index integer(const std::string& key) const {
     require<UsageError>(has(key), "{}: the key {} is missing", file_, key);
     const Json& value = json_.at(key);
-    require<UsageError>(value.is_number_integer(), "{}: {} must be a whole number, not {}", file_, key, value.dump());
+    require<UsageError>(value.is_number_integer(), "{}: {} must be a whole number, not {}", file_, key,
+                        value.dump());
     require<UsageError>(!value.is_number_unsigned() || value.get<std::uint64_t>() <= std::uint64_t{1} << 40,
                         "{}: {} = {} is too large", file_, key, value.dump());
     return value.get<Index>();
@@ -129,16 +135,19 @@ void refuse_other_models(const std::string& file, const Json& json) {
   require<UsageError>(type == "llama", "{}: model_type {} is not supported; llama is", file, type);
   if (keys.has("architectures")) {
     const Json& names = json.at("architectures");
-    require<UsageError>(names.is_array() && std::find(names.begin(), names.end(), "LlamaForCausalLM") != names.end(),
-                        "{}: architectures {} is not supported; [\"LlamaForCausalLM\"] is", file, names.dump());
+    require<UsageError>(
+        names.is_array() && std::find(names.begin(), names.end(), "LlamaForCausalLM") != names.end(),
+        "{}: architectures {} is not supported; [\"LlamaForCausalLM\"] is", file, names.dump());
   }
   const std::string activation = keys.text("hidden_act", "silu");
   require<UsageError>(activation == "silu" || activation == "swish",
                       "{}: hidden_act {} is not supported; silu is", file, activation);
   for (const char* bias : {"attention_bias", "mlp_bias"}) {
-    require<UsageError>(!keys.boolean(bias, false), "{}: {} = true is not supported: no matrix here has a bias", file, bias);
+    require<UsageError>(!keys.boolean(bias, false),
+                        "{}: {} = true is not supported: no matrix here has a bias", file, bias);
   }
-  require<UsageError>(keys.real("attention_dropout", 0.0) == 0.0, "{}: attention_dropout is not supported; 0 is", file);
+  require<UsageError>(keys.real("attention_dropout", 0.0) == 0.0,
+                      "{}: attention_dropout is not supported; 0 is", file);
   require<UsageError>(!keys.has("sliding_window"), "{}: sliding_window is not supported", file);
   // Older files say rope_scaling, newer ones rope_parameters; both name the kind under rope_type or type.
   for (const char* scaling : {"rope_scaling", "rope_parameters"}) {
@@ -147,21 +156,22 @@ void refuse_other_models(const std::string& file, const Json& json) {
                         json.at(scaling).dump());
     const Keys inner(file, json.at(scaling));
     const std::string kind = inner.text("rope_type", inner.text("type", "default"));
-    require<UsageError>(kind == "default", "{}: {} of type {} is not supported; only unscaled RoPE is", file, scaling, kind);
+    require<UsageError>(kind == "default", "{}: {} of type {} is not supported; only unscaled RoPE is", file,
+                        scaling, kind);
   }
 }
 
 /// transformers ignores keys that it does not know, and so do we, unless one looks like a slip for a key that is not there.
 void refuse_slips(const std::string& file, const Json& json) {
   static const std::vector<std::string> known = {
-      "vocab_size",          "hidden_size", "intermediate_size",       "num_hidden_layers", "num_attention_heads",
-      "num_key_value_heads", "head_dim",    "max_position_embeddings", "rope_theta",        "rms_norm_eps",
-      "initializer_range",   "tie_word_embeddings"};
+      "vocab_size",          "hidden_size",         "intermediate_size", "num_hidden_layers",
+      "num_attention_heads", "num_key_value_heads", "head_dim",          "max_position_embeddings",
+      "rope_theta",          "rms_norm_eps",        "initializer_range", "tie_word_embeddings"};
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string nearest = nearest_name(key, known);
-    require<UsageError>(nearest.empty() || json.contains(nearest), "{}: unknown key {}; did you mean {}?", file, key,
-                        nearest);
+    require<UsageError>(nearest.empty() || json.contains(nearest), "{}: unknown key {}; did you mean {}?",
+                        file, key, nearest);
   }
 }
 
@@ -179,29 +189,35 @@ void ModelConfig::validate() const {
   positive("--num-attention-heads", num_attention_heads);
   positive("--num-key-value-heads", num_key_value_heads);
   positive("--max-position-embeddings", max_position_embeddings);
-  require<UsageError>(head_dim >= 0, "--head-dim must be at least 2 (or 0: hidden size / heads), not {}", head_dim);
+  require<UsageError>(head_dim >= 0, "--head-dim must be at least 2 (or 0: hidden size / heads), not {}",
+                      head_dim);
 
   const Index heads = num_attention_heads, kv_heads = num_key_value_heads;
   if (heads % kv_heads != 0) {
     Index works = std::min(heads, kv_heads);
     while (heads % works != 0) --works;
-    fail<UsageError>("--num-attention-heads {} is not a multiple of --num-key-value-heads {}; {} key/value heads would work",
-                     heads, kv_heads, works);
+    fail<UsageError>(
+        "--num-attention-heads {} is not a multiple of --num-key-value-heads {}; {} key/value heads would "
+        "work",
+        heads, kv_heads, works);
   }
   if (head_dim == 0 && hidden_size % heads != 0) {
     // Head sizes are even (RoPE turns pairs), so the nearest hidden size that works is a multiple of twice the heads.
     const Index works = (hidden_size / (2 * heads) + 1) * 2 * heads;
-    fail<UsageError>("--hidden-size {} is not a multiple of --num-attention-heads {}; {} would work, or give --head-dim",
-                     hidden_size, heads, works);
+    fail<UsageError>(
+        "--hidden-size {} is not a multiple of --num-attention-heads {}; {} would work, or give --head-dim",
+        hidden_size, heads, works);
   }
   if (head_size() % 2 != 0) {
-    fail<UsageError>("the head size is {} (--hidden-size {}, --num-attention-heads {}, --head-dim {}), but RoPE turns "
-                     "pairs and needs an even one; --head-dim {} would work",
-                     head_size(), hidden_size, heads, head_dim, head_size() + 1);
+    fail<UsageError>(
+        "the head size is {} (--hidden-size {}, --num-attention-heads {}, --head-dim {}), but RoPE turns "
+        "pairs and needs an even one; --head-dim {} would work",
+        head_size(), hidden_size, heads, head_dim, head_size() + 1);
   }
-  require<UsageError>(std::isfinite(rope_theta) && rope_theta > 0, "--rope-theta must be positive, not {}", rope_theta);
-  require<UsageError>(std::isfinite(rms_norm_eps) && rms_norm_eps > 0, "--rms-norm-eps must be positive, not {}",
-                      rms_norm_eps);
+  require<UsageError>(std::isfinite(rope_theta) && rope_theta > 0, "--rope-theta must be positive, not {}",
+                      rope_theta);
+  require<UsageError>(std::isfinite(rms_norm_eps) && rms_norm_eps > 0,
+                      "--rms-norm-eps must be positive, not {}", rms_norm_eps);
   require<UsageError>(std::isfinite(initializer_range) && initializer_range >= 0,
                       "--initializer-range must not be negative, but is {}", initializer_range);
 }

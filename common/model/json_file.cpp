@@ -22,15 +22,21 @@ class DuplicateKeys {
 
   void see(Json::parse_event_t event, const Json& value) {
     switch (event) {
-      case Json::parse_event_t::object_start: open_.push_back({{}, ""}); break;
-      case Json::parse_event_t::object_end: open_.pop_back(); break;
+      case Json::parse_event_t::object_start:
+        open_.push_back({{}, ""});
+        break;
+      case Json::parse_event_t::object_end:
+        open_.pop_back();
+        break;
       case Json::parse_event_t::key: {
         Level& level = open_.back();
         level.last = value.get<std::string>();
-        require<UsageError>(level.keys.insert(level.last).second, "{}: the key {} appears twice", file_, path());
+        require<UsageError>(level.keys.insert(level.last).second, "{}: the key {} appears twice", file_,
+                            path());
         break;
       }
-      default: break;
+      default:
+        break;
     }
   }
 
@@ -64,7 +70,8 @@ std::string place(const std::string& text, std::size_t byte) {
 Json read_json_file(const std::string& file) {
   std::error_code ignored;
   require<UsageError>(std::filesystem::exists(file, ignored), "{}: there is no such file", file);
-  require<UsageError>(!std::filesystem::is_directory(file, ignored), "{}: is a folder, not a JSON file", file);
+  require<UsageError>(!std::filesystem::is_directory(file, ignored), "{}: is a folder, not a JSON file",
+                      file);
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream buffer;
   buffer << stream.rdbuf();

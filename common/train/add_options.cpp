@@ -15,7 +15,8 @@ void add_model_options(OptionTable& table, TrainOptions& options) {
   table.add("--hidden-size", "model.hidden_size", model.hidden_size, "width of the residual stream", size);
   table.add("--intermediate-size", "model.intermediate_size", model.intermediate_size,
             "width of the feed-forward layer", size);
-  table.add("--num-attention-heads", "model.num_attention_heads", model.num_attention_heads, "query heads", size);
+  table.add("--num-attention-heads", "model.num_attention_heads", model.num_attention_heads, "query heads",
+            size);
   table.add("--num-key-value-heads", "model.num_key_value_heads", model.num_key_value_heads,
             "key/value heads; they divide the query heads", size);
   table.add("--head-dim", "model.head_dim", model.head_dim, "size of a head; 0: hidden size / query heads",
@@ -42,13 +43,13 @@ void add_machine_options(OptionTable& table, TrainOptions& options) {
   table.add_choice("--comm", "distributed.backend", options.comm,
                    {{"auto", automatic}, {"mpi", mpi}, {"nccl", nccl}, {"threads", threads}},
                    "what carries communication; auto: threads if --ranks is given, else mpi");
-  table.add("--ranks", "distributed.ranks", options.ranks, "ranks as threads of this one process", {1, 65536});
+  table.add("--ranks", "distributed.ranks", options.ranks, "ranks as threads of this one process",
+            {1, 65536});
   table.add("--threads", "distributed.threads", options.threads,
             "compute threads of each rank; unset: cores / ranks on this host", {1, 4096});
-  table.add_choice(
-      "--dtype", "model.dtype", options.dtype,
-      {{"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}},
-      "type that the model computes with");
+  table.add_choice("--dtype", "model.dtype", options.dtype,
+                   {{"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}},
+                   "type that the model computes with");
   table.add_choice(
       "--recompute", "training.recompute", options.recompute,
       {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}},
@@ -78,7 +79,7 @@ void add_training_options(OptionTable& table, TrainOptions& options) {
 
   table.section("Optimization");
   table.add("--steps", "training.total_train_steps", options.steps,
-            "number of the last step; the learning rate follows it");
+            "number of the last step; the learning rate follows it", {1, std::int64_t{1} << 40});
   table.add("--stop-after", "training.stop_after", options.stop_after,
             "end after this step, without changing the schedule");
   table.add_choice("--optimizer", "training.optimizer", options.optimizer,
@@ -88,9 +89,10 @@ void add_training_options(OptionTable& table, TrainOptions& options) {
             "end of the decay; unset: a tenth of the peak");
   table.add_choice(
       "--lr-schedule", "training.lr_schedule", options.lr_schedule,
-      {{"constant", LrSchedule::constant}, {"cosine", LrSchedule::cosine}, {"wsd", LrSchedule::wsd}},
+      {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"wsd", ScheduleKind::wsd}},
       "after warm-up; wsd: warm-up, stable, decay");
-  table.add("--warmup-steps", "training.warmup_steps", options.warmup_steps, "linear rise to the peak", from_zero);
+  table.add("--warmup-steps", "training.warmup_steps", options.warmup_steps, "linear rise to the peak",
+            from_zero);
   table.add("--decay-steps", "training.decay_steps", options.decay_steps,
             "unset: cosine: all steps after warm-up, wsd: the last fifth", from_zero);
   table.add("--weight-decay", "training.weight_decay", options.weight_decay, "of matrices, not of norms");
@@ -107,7 +109,8 @@ void add_training_options(OptionTable& table, TrainOptions& options) {
 void add_output_options(OptionTable& table, TrainOptions& options) {
   table.section("Output");
   table.add("--metrics", "logging.metrics", options.metrics, "JSON lines, one per step", "FILE");
-  table.add("--trace", "logging.trace", options.trace, "what each rank did when, for ui.perfetto.dev", "FILE");
+  table.add("--trace", "logging.trace", options.trace, "what each rank did when, for ui.perfetto.dev",
+            "FILE");
   table.add("--dump-gradients", "logging.dump_gradients", options.dump_gradients,
             "gradients of the first step before clipping, as safetensors", "FILE");
   table.add("--export", "checkpoint.export", options.export_dir,
@@ -122,8 +125,9 @@ void add_output_options(OptionTable& table, TrainOptions& options) {
 
 /// What people may type because other trainers, or other programs here, have it.
 void explain_what_is_missing(OptionTable& table) {
-  const std::string checkpoints = "it saves no checkpoints to resume from; --export writes the trained weights, "
-                                  "and --init-from starts from such a folder";
+  const std::string checkpoints =
+      "it saves no checkpoints to resume from; --export writes the trained weights, "
+      "and --init-from starts from such a folder";
   table.explain_missing("--save-dir", "checkpoint.save_dir", checkpoints);
   table.explain_missing("--save-every", "checkpoint.save_frequency", checkpoints);
   table.explain_missing("--resume", "checkpoint.load_path", checkpoints);
@@ -134,7 +138,8 @@ void explain_what_is_missing(OptionTable& table) {
   table.explain_missing("--schedule", "distributed.pp_engine", "it is not pipeline parallel");
   table.explain_missing("--cp", "distributed.cp_size", "it is not context parallel");
   table.explain_missing("--ep", "distributed.ep_size", "it has no experts");
-  table.explain_missing("--zero", "distributed.zero", "it does not shard parameters over data-parallel ranks");
+  table.explain_missing("--zero", "distributed.zero",
+                        "it does not shard parameters over data-parallel ranks");
 }
 
 }  // namespace

@@ -13,22 +13,29 @@ namespace {
 namespace fs = std::filesystem;
 
 /// access() answers for the user and the file system (read-only mounts too), and leaves the file alone.
-bool may_write(const fs::path& path) { return access(path.c_str(), W_OK) == 0; }
+bool may_write(const fs::path& path) {
+  return access(path.c_str(), W_OK) == 0;
+}
 
-fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
 
 void check_output_file(const char* flag, const std::string& file) {
   std::error_code ignored;
   if (fs::exists(file, ignored)) {
-    require<UsageError>(!fs::is_directory(file, ignored), "{} {}: is a folder; give the name of a file in it", flag,
-                        file);
+    require<UsageError>(!fs::is_directory(file, ignored), "{} {}: is a folder; give the name of a file in it",
+                        flag, file);
     require<UsageError>(may_write(file), "{} {}: the file is there and may not be written", flag, file);
     return;
   }
   const fs::path folder = parent_of(file);
-  require<UsageError>(fs::is_directory(folder, ignored), "{} {}: there is no folder {}; make it first, or write "
-                      "elsewhere", flag, file, folder.string());
-  require<UsageError>(may_write(folder), "{} {}: the folder {} may not be written to", flag, file, folder.string());
+  require<UsageError>(fs::is_directory(folder, ignored),
+                      "{} {}: there is no folder {}; make it first, or write "
+                      "elsewhere",
+                      flag, file, folder.string());
+  require<UsageError>(may_write(folder), "{} {}: the folder {} may not be written to", flag, file,
+                      folder.string());
 }
 
 void check_output_folder(const char* flag, const std::string& folder) {
@@ -36,7 +43,8 @@ void check_output_folder(const char* flag, const std::string& folder) {
   std::error_code ignored;
   fs::path nearest = folder;
   while (!fs::exists(nearest, ignored) && parent_of(nearest) != nearest) nearest = parent_of(nearest);
-  require<UsageError>(fs::is_directory(nearest, ignored), "{} {}: {} is not a folder", flag, folder, nearest.string());
+  require<UsageError>(fs::is_directory(nearest, ignored), "{} {}: {} is not a folder", flag, folder,
+                      nearest.string());
   require<UsageError>(may_write(nearest), "{} {}: the folder {} may not be written to", flag, folder,
                       nearest.string());
 }
@@ -44,8 +52,8 @@ void check_output_folder(const char* flag, const std::string& folder) {
 void check(const TrainOptions& options) {
   std::error_code ignored;
   if (!options.init_from.empty()) {
-    require<UsageError>(fs::is_directory(options.init_from, ignored), "--init-from {}: there is no such folder",
-                        options.init_from);
+    require<UsageError>(fs::is_directory(options.init_from, ignored),
+                        "--init-from {}: there is no such folder", options.init_from);
   }
   std::map<fs::path, std::string> taken;
   for (const auto& [flag, file] : {std::pair<const char*, const std::string&>{"--metrics", options.metrics},
@@ -54,8 +62,8 @@ void check(const TrainOptions& options) {
     if (file.empty()) continue;
     check_output_file(flag, file);
     const auto [other, is_new] = taken.emplace(fs::absolute(file).lexically_normal(), flag);
-    require<UsageError>(is_new || fs::is_other(file, ignored), "{} and {} both name {}; give each a file of its own",
-                        other->second, flag, file);
+    require<UsageError>(is_new || fs::is_other(file, ignored),
+                        "{} and {} both name {}; give each a file of its own", other->second, flag, file);
   }
   if (!options.export_dir.empty()) check_output_folder("--export", options.export_dir);
 }

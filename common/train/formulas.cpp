@@ -6,8 +6,12 @@ namespace escalera {
 namespace {
 
 /// Columns of the query and of the key (or value) projection.
-Index query_columns(const ModelConfig& model) { return model.num_attention_heads * model.head_size(); }
-Index kv_columns(const ModelConfig& model) { return model.num_key_value_heads * model.head_size(); }
+Index query_columns(const ModelConfig& model) {
+  return model.num_attention_heads * model.head_size();
+}
+Index kv_columns(const ModelConfig& model) {
+  return model.num_key_value_heads * model.head_size();
+}
 
 Index sum_of_bytes(const std::vector<ActivationRow>& rows, Recompute recompute) {
   Index bytes = 0;
@@ -23,7 +27,8 @@ Index parameter_count(const ModelConfig& model) {
   const Index feed_forward = 3 * hidden * model.intermediate_size;
   const Index attention = 2 * hidden * query_columns(model) + 2 * hidden * kv_columns(model);
   const Index norms = 2 * hidden;
-  return tables * model.vocab_size * hidden + model.num_hidden_layers * (feed_forward + attention + norms) + hidden;
+  return tables * model.vocab_size * hidden + model.num_hidden_layers * (feed_forward + attention + norms) +
+         hidden;
 }
 
 StaticMemory static_memory(const ModelConfig& model, DType dtype, OptimizerKind optimizer) {
@@ -83,7 +88,8 @@ ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recomp
   memory.head = sum_of_bytes(head_activations(model, dtype, rows), recompute);
   // Full runs the block's forward once more and then holds what none would hold. Selective computes one tensor at a
   // time again, as a temporary of backward, which is not counted as an activation.
-  if (recompute == Recompute::full) memory.recomputed = sum_of_bytes(block, Recompute::none) - memory.per_block;
+  if (recompute == Recompute::full)
+    memory.recomputed = sum_of_bytes(block, Recompute::none) - memory.per_block;
   return memory;
 }
 

@@ -1,7 +1,7 @@
-// What a run should need, computed from its options alone. Nothing here looks at a tensor or a communicator:
-// the report at the end of a run sets these numbers beside those that were counted. defines:
-// parameter_count(), StaticMemory, activation_rows(), activation_memory(), flops_per_token(),
-// model_flops_utilization()
+// What a run should need, computed from its options alone. Nothing here looks at a tensor or a communicator: the report
+// at the end of a run sets these numbers beside those that were counted.
+// defines: parameter_count(), static_memory(), data_parallel_traffic(), block_activations(), head_activations(),
+//          activation_memory(), flops_per_token(), model_flops_utilization()
 #pragma once
 
 #include <string>

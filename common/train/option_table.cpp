@@ -49,8 +49,8 @@ double parse_real(const std::string& text, const std::string& where, const RealR
                       where, text);
   const bool above = range.open_below ? value > range.least : value >= range.least;
   const bool below = range.open_above ? value < range.most : value <= range.most;
-  require<UsageError>(error == std::errc() && std::isfinite(value) && above && below,
-                      "{} must be {}, not {}", where, describe(range), text);
+  require<UsageError>(error == std::errc() && std::isfinite(value) && above && below, "{} must be {}, not {}",
+                      where, describe(range), text);
   return value;
 }
 
@@ -62,7 +62,7 @@ bool parse_boolean(const std::string& text, const std::string& where) {
 
 Index parse_bytes(const std::string& text, const std::string& where) {
   static const std::vector<std::pair<std::string, double>> units = {
-      {"", 1.0},   {"B", 1.0},      {"KB", 1e3},          {"MB", 1e6},
+      {"", 1.0},   {"B", 1.0},      {"KB", 1e3},        {"MB", 1e6},
       {"GB", 1e9}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
   double number = 0.0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -105,7 +105,9 @@ OptionTable::OptionTable(std::string program, std::string description)
   add("--config", "", config_path_, "JSON file with any of the options below (keys in brackets)", "FILE");
 }
 
-void OptionTable::section(std::string heading) { heading_ = std::move(heading); }
+void OptionTable::section(std::string heading) {
+  heading_ = std::move(heading);
+}
 
 void OptionTable::insert(Entry entry) {
   entry.heading = heading_;
@@ -197,7 +199,8 @@ void OptionTable::add_words(const std::string& flag, const std::string& key, con
   insert(std::move(entry));
 }
 
-void OptionTable::explain_missing(const std::string& flag, const std::string& key, const std::string& reason) {
+void OptionTable::explain_missing(const std::string& flag, const std::string& key,
+                                  const std::string& reason) {
   for (const Entry& entry : entries_) {
     if (entry.flag == flag) return;
   }
@@ -305,12 +308,14 @@ void OptionTable::set_from_json(Entry& entry, const Json& value, const std::stri
 
 void OptionTable::refuse_flag(const std::string& text) const {
   const std::string flag = text.substr(0, text.find('='));
-  require<UsageError>(flag.starts_with("-"), "unexpected '{}': every value belongs to an option ({} --help lists them)",
-                      text, program_);
+  require<UsageError>(flag.starts_with("-"),
+                      "unexpected '{}': every value belongs to an option ({} --help lists them)", text,
+                      program_);
   std::vector<std::string> names = {"--help"};
   for (const Entry& entry : entries_) names.push_back(entry.flag);
   for (const Missing& missing : missing_) {
-    require<UsageError>(missing.flag != flag, "{} is not available in {}: {}", flag, program_, missing.reason);
+    require<UsageError>(missing.flag != flag, "{} is not available in {}: {}", flag, program_,
+                        missing.reason);
   }
   const std::string nearest = nearest_name(flag, names);
   fail<UsageError>("unknown option {}{} ({} --help lists all options)", flag,
@@ -328,7 +333,8 @@ void OptionTable::refuse_key(const std::string& file, const std::string& key) co
     if (entry.key.substr(entry.key.rfind('.') + 1) == last) last_names.push_back(entry.key);
   }
   for (const Missing& missing : missing_) {
-    require<UsageError>(missing.key != key, "{}: {} is not available in {}: {}", file, key, program_, missing.reason);
+    require<UsageError>(missing.key != key, "{}: {} is not available in {}: {}", file, key, program_,
+                        missing.reason);
   }
   const std::string nearest = !last_names.empty() ? last_names.front() : nearest_name(key, names);
   fail<UsageError>("{}: unknown key {}{}", file, key,
@@ -338,8 +344,8 @@ void OptionTable::refuse_key(const std::string& file, const std::string& key) co
 // ---- Questions ------------------------------------------------------------------------------------------
 
 bool OptionTable::given(const std::string& flag) const {
-  const auto entry =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& candidate) { return candidate.flag == flag; });
+  const auto entry = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& candidate) { return candidate.flag == flag; });
   require(entry != entries_.end(), "no option {} was added", flag);
   return entry->given;
 }

@@ -1,5 +1,5 @@
-// Command-line flags and the keys of a JSON configuration, registered together, so that the two can never
-// differ. defines: OptionTable, IntegerRange, RealRange, nearest_name()
+// Command-line flags and the keys of a JSON configuration, registered together, so that the two can never differ.
+// defines: OptionTable, IntegerRange, RealRange
 #pragma once
 
 #include <algorithm>

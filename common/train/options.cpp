@@ -22,12 +22,10 @@ int ranks_on_this_host() {
 }
 
 void resolve_machine(TrainOptions& options, int world_size) {
-  require<UsageError>(options.device != DeviceKind::cuda,
-                      "--device cuda: this build has no CUDA backend; --device cpu computes on the processor");
-  options.device = DeviceKind::cpu;
+  // A GPU that is asked for by name is found or refused by make_ops(), which knows what this build has.
+  if (options.device == DeviceKind::automatic) options.device = DeviceKind::cpu;
   require<UsageError>(options.comm != CommChoice::nccl,
-                      "--comm nccl carries GPU tensors and goes with --device cuda, which this build does not "
-                      "have; --comm mpi and --comm threads work");
+                      "--comm nccl: this build has no NCCL; --comm mpi and --comm threads work");
   if (options.comm == CommChoice::automatic) {
     options.comm = options.ranks ? CommChoice::threads : CommChoice::mpi;
   }
@@ -40,10 +38,11 @@ void resolve_machine(TrainOptions& options, int world_size) {
 
   if (threads) {
     // All ranks live in one process then, and a team of threads for each would crowd out the others.
-    require<UsageError>(options.threads.value_or(1) == 1,
-                        "--threads {}: with --comm threads each rank computes on one thread; use --threads 1 or "
-                        "--comm mpi",
-                        options.threads.value_or(1));
+    require<UsageError>(
+        options.threads.value_or(1) == 1,
+        "--threads {}: with --comm threads each rank computes on one thread; use --threads 1 or "
+        "--comm mpi",
+        options.threads.value_or(1));
     options.threads = 1;
   } else if (!options.threads) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -81,16 +80,18 @@ void resolve_batch(TrainOptions& options, Index dp) {
 
   if (micro && accumulation) {
     const Index product = *micro * *accumulation * dp;
-    require<UsageError>(product == global,
-                        "--micro-batch-size {} x --gradient-accumulation-steps {} x {} data-parallel ranks are "
-                        "{} sequences, not --global-batch-size {}; leave one of the three out, or use "
-                        "--global-batch-size {}",
-                        *micro, *accumulation, dp, product, global, product);
+    require<UsageError>(
+        product == global,
+        "--micro-batch-size {} x --gradient-accumulation-steps {} x {} data-parallel ranks are "
+        "{} sequences, not --global-batch-size {}; leave one of the three out, or use "
+        "--global-batch-size {}",
+        *micro, *accumulation, dp, product, global, product);
   } else if (micro) {
-    require<UsageError>(per_rank % *micro == 0,
-                        "--global-batch-size {} is not a multiple of --micro-batch-size {} x {} data-parallel "
-                        "ranks; --global-batch-size {} would work",
-                        global, *micro, dp, instead(*micro * dp));
+    require<UsageError>(
+        per_rank % *micro == 0,
+        "--global-batch-size {} is not a multiple of --micro-batch-size {} x {} data-parallel "
+        "ranks; --global-batch-size {} would work",
+        global, *micro, dp, instead(*micro * dp));
     accumulation = per_rank / *micro;
   } else if (accumulation) {
     require<UsageError>(per_rank % *accumulation == 0,
@@ -114,15 +115,8 @@ void resolve_schedule(TrainOptions& options) {
                       "--stop-after {} is beyond the last step, --steps {}; use at most {}",
                       *options.stop_after, options.steps, options.steps);
   options.min_learning_rate = options.min_learning_rate.value_or(options.learning_rate / 10);
-  require<UsageError>(*options.min_learning_rate <= options.learning_rate,
-                      "--min-learning-rate {} is above --learning-rate {}; use at most {}",
-                      *options.min_learning_rate, options.learning_rate, options.learning_rate);
-  if (!options.decay_steps) {
-    const Index after_warmup = std::max<Index>(0, options.steps - options.warmup_steps);
-    options.decay_steps = options.lr_schedule == LrSchedule::cosine ? after_warmup
-                          : options.lr_schedule == LrSchedule::wsd  ? std::min(after_warmup, options.steps / 5)
-                                                                    : 0;
-  }
+  options.schedule().check();
+  options.decay_steps = options.schedule().decay();
 }
 
 template <class T>
@@ -132,24 +126,24 @@ void override_with(T& value, const std::optional<T>& given) {
 
 }  // namespace
 
-std::string_view to_string(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
-
-std::string_view to_string(LrSchedule schedule) {
-  switch (schedule) {
-    case LrSchedule::constant: return "constant";
-    case LrSchedule::cosine: return "cosine";
-    case LrSchedule::wsd: return "wsd";
-  }
-  return "unknown";
+std::string_view to_string(OptimizerKind kind) {
+  return kind == OptimizerKind::adamw ? "adamw" : "sgd";
 }
 
 std::string_view to_string(Recompute recompute) {
   switch (recompute) {
-    case Recompute::none: return "none";
-    case Recompute::selective: return "selective";
-    case Recompute::full: return "full";
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::full:
+      return "full";
   }
   return "unknown";
+}
+
+LearningRateSchedule TrainOptions::schedule() const {
+  return {lr_schedule, learning_rate, min_learning_rate.value(), warmup_steps, steps, decay_steps};
 }
 
 void resolve_model(TrainOptions& options) {
@@ -199,10 +193,8 @@ LaunchOptions launch_options(const TrainOptions& options) {
 
 int run_program(OptionTable& table, const TrainOptions& options, int argc, const char* const* argv,
                 const std::function<void(Communicator& world)>& body) {
-  // Ranks are needed to say anything once, even that a request is refused; so a refusal waits until there
-  // are some.
+  // Ranks are needed to say anything once, even that a request is refused; so a refusal waits until there are some.
   LaunchOptions ranks;
-  ranks.kind = launched_world_size() > 1 ? CommKind::mpi : CommKind::threads;
   std::string refusal;
   bool run = false;
   try {

@@ -1,6 +1,6 @@
-// What every trainer can be asked to do: the options that all chapters share, their defaults and the checks
-// between them. defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(),
-// run_program()
+// What every trainer can be asked to do: the options that all chapters share, their defaults, and the checks between
+// them.
+// defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(), run_program()
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "common/comm/launch.h"
 #include "common/model/config.h"
 #include "common/optim/optimizer.h"
+#include "common/optim/schedule.h"
 #include "common/train/option_table.h"
 
 namespace escalera {
@@ -21,13 +22,12 @@ enum class DeviceKind { automatic, cpu, cuda };
 enum class CommChoice { automatic, mpi, nccl, threads };
 /// The update rule.
 using OptimizerKind = OptimizerSettings::Kind;
-/// The shape of the learning rate over the steps.
-enum class LrSchedule { constant, cosine, wsd };
 /// A switch that may be left to the program.
 enum class Automatic { automatic, on, off };
 
+/// "adamw" or "sgd", as typed on the command line.
 std::string_view to_string(OptimizerKind kind);
-std::string_view to_string(LrSchedule schedule);
+/// "none", "selective" or "full", as typed on the command line.
 std::string_view to_string(Recompute recompute);
 
 /// Model sizes typed on the command line or in the `model` section; they replace those of the preset.
@@ -71,7 +71,7 @@ struct TrainOptions {
   OptimizerKind optimizer = OptimizerKind::adamw;
   double learning_rate = 1e-3;
   std::optional<double> min_learning_rate;  ///< derived: a tenth of learning_rate
-  LrSchedule lr_schedule = LrSchedule::cosine;
+  ScheduleKind lr_schedule = ScheduleKind::cosine;
   Index warmup_steps = 0;
   std::optional<Index> decay_steps;  ///< derived: cosine: all after warm-up; wsd: the last fifth; constant: 0
   double weight_decay = 0.1;
@@ -90,6 +90,8 @@ struct TrainOptions {
   Automatic check_replicas = Automatic::automatic;
   double peak_tflops = 0.0;  ///< peak of one rank's device, in TFLOP/s; 0: unknown, no MFU
 
+  /// The learning rate of each step; after validate().
+  LearningRateSchedule schedule() const;
   /// Micro-batches per step on this rank; after validate().
   Index micro_batches() const { return gradient_accumulation_steps.value(); }
   /// Tokens of the global batch; after validate().

@@ -43,7 +43,8 @@ std::string difference(double measured, double predicted) {
   return fmt::format("{:+.1f} %", percent);
 }
 
-std::string memory_report(Communicator& world, const MemoryLedger& ledger, const MemoryPrediction& predicted) {
+std::string memory_report(Communicator& world, const MemoryLedger& ledger,
+                          const MemoryPrediction& predicted) {
   std::vector<Index> mine;
   for (int i = 0; i < memory_category_count; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
@@ -62,12 +63,14 @@ std::string memory_report(Communicator& world, const MemoryLedger& ledger, const
       sum += rank[slot];
       if (has_formula) expected += rank[slot + 1];
     }
-    table.add({std::move(name), grouped(least), grouped(most), grouped(sum), has_formula ? grouped(expected) : "",
+    table.add({std::move(name), grouped(least), grouped(most), grouped(sum),
+               has_formula ? grouped(expected) : "",
                has_formula ? difference(static_cast<double>(sum), static_cast<double>(expected)) : ""});
   };
   for (int i = 0; i < memory_category_count; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
-    add_row(std::string(to_string(category)), static_cast<std::size_t>(2 * i), predicted[category].has_value());
+    add_row(std::string(to_string(category)), static_cast<std::size_t>(2 * i),
+            predicted[category].has_value());
   }
   // Categories peak at different moments, so this is not the sum of the rows above it.
   add_row("all at once", 2 * memory_category_count, false);
@@ -95,10 +98,11 @@ std::string traffic_report(Communicator& world, std::span<const Communicator* co
   for (std::size_t i = 0; i < operation_count; ++i) {
     const Index calls = sums[2 * i], bytes = sums[2 * i + 1], expected = predicted.bytes[i];
     if (calls == 0 && expected == 0) continue;
-    table.add({std::string(to_string(static_cast<Operation>(i))), grouped(calls), grouped(bytes), grouped(expected),
-               difference(static_cast<double>(bytes), static_cast<double>(expected))});
+    table.add({std::string(to_string(static_cast<Operation>(i))), grouped(calls), grouped(bytes),
+               grouped(expected), difference(static_cast<double>(bytes), static_cast<double>(expected))});
   }
-  table.add({"control messages", grouped(sums[2 * operation_count]), grouped(sums[2 * operation_count + 1]), "", ""});
+  table.add({"control messages", grouped(sums[2 * operation_count]), grouped(sums[2 * operation_count + 1]),
+             "", ""});
   return table.text();
 }
 

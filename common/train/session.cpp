@@ -23,15 +23,18 @@ bool writes_to_terminal() {
   return launched_world_size() == 1 && isatty(STDOUT_FILENO) == 1;
 }
 
-std::string percent(double share) { return share < 0 ? "-" : fmt::format("{:.1f}%", 100.0 * share); }
+std::string percent(double share) {
+  return share < 0 ? "-" : fmt::format("{:.1f}%", 100.0 * share);
+}
 
 /// "8 heads" or "8 heads (4 key/value)".
 std::string describe_model(const TrainOptions& options) {
   const ModelConfig& model = options.model;
-  return fmt::format("{}: {} layers, hidden {}, {} heads of {} ({} key/value), ffn {}, vocabulary {}, {} head",
-                     options.model_name, model.num_hidden_layers, model.hidden_size, model.num_attention_heads,
-                     model.head_size(), model.num_key_value_heads, model.intermediate_size, model.vocab_size,
-                     model.tie_word_embeddings ? "tied" : "untied");
+  return fmt::format(
+      "{}: {} layers, hidden {}, {} heads of {} ({} key/value), ffn {}, vocabulary {}, {} head",
+      options.model_name, model.num_hidden_layers, model.hidden_size, model.num_attention_heads,
+      model.head_size(), model.num_key_value_heads, model.intermediate_size, model.vocab_size,
+      model.tie_word_embeddings ? "tied" : "untied");
 }
 
 std::string describe_optimizer(const TrainOptions& options) {
@@ -45,25 +48,26 @@ std::string describe_optimizer(const TrainOptions& options) {
 
 std::string describe_learning_rate(const TrainOptions& options) {
   std::string text = fmt::format("{} {:.2e}", to_string(options.lr_schedule), options.learning_rate);
-  if (options.lr_schedule != LrSchedule::constant) {
+  if (options.lr_schedule != ScheduleKind::constant) {
     text += fmt::format(" to {:.2e} in {} steps", *options.min_learning_rate, *options.decay_steps);
   }
   return text + fmt::format(", warm-up {} steps", options.warmup_steps);
 }
 
-std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ranks) {
+std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ranks, std::string_view device) {
   const Index micro = *options.micro_batch_size, global = *options.global_batch_size;
   std::vector<ConfigurationRow> rows = {
       {"model", describe_model(options)},
       {"parameters", grouped(parameter_count(options.model))},
       {"ranks", fmt::format("{} ({}), {} compute thread{} each", ranks,
-                            options.comm == CommChoice::threads ? "threads of one process" : "mpi", *options.threads,
-                            *options.threads == 1 ? "" : "s")},
-      {"device", fmt::format("cpu, {}", to_string(options.dtype))},
-      {"batch", fmt::format("{} per micro-batch x {} micro-batches x {} data-parallel ranks = {} sequences", micro,
-                            options.micro_batches(), global / (micro * options.micro_batches()), global)},
-      {"tokens per step", fmt::format("{} sequences x {} = {}", global, options.seq_length,
-                                      grouped(options.tokens_per_step()))},
+                            options.comm == CommChoice::threads ? "threads of one process" : "mpi",
+                            *options.threads, *options.threads == 1 ? "" : "s")},
+      {"device", fmt::format("{}, {}", device, to_string(options.dtype))},
+      {"batch",
+       fmt::format("{} per micro-batch x {} micro-batches x {} data-parallel ranks = {} sequences", micro,
+                   options.micro_batches(), global / (micro * options.micro_batches()), global)},
+      {"tokens per step",
+       fmt::format("{} sequences x {} = {}", global, options.seq_length, grouped(options.tokens_per_step()))},
       {"steps", *options.stop_after == options.steps
                     ? fmt::format("{}", options.steps)
                     : fmt::format("{} of {}", *options.stop_after, options.steps)},
@@ -73,8 +77,10 @@ std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ran
       {"data", options.data},
       {"seed", fmt::format("{}", options.seed)}};
   if (options.peak_tflops > 0) {
-    rows.push_back({"MFU", fmt::format("of {} TFLOP/s per rank; 6 N + 12 L h s FLOPs per token, as published figures "
-                                       "count; in brackets with causal attention only", options.peak_tflops)});
+    rows.push_back(
+        {"MFU", fmt::format("of {} TFLOP/s per rank; 6 N + 12 L h s FLOPs per token, as published figures "
+                            "count; in brackets with causal attention only",
+                            options.peak_tflops)});
   }
   return rows;
 }
@@ -83,7 +89,8 @@ std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ran
 std::vector<Index> traffic_so_far(const std::vector<const Communicator*>& groups) {
   std::vector<Index> bytes(operation_count + 1, 0);
   for (const Communicator* group : groups) {
-    for (std::size_t i = 0; i < operation_count; ++i) bytes[i] += group->traffic(static_cast<Operation>(i)).bytes;
+    for (std::size_t i = 0; i < operation_count; ++i)
+      bytes[i] += group->traffic(static_cast<Operation>(i)).bytes;
     bytes[operation_count] += group->control_traffic().bytes;
   }
   return bytes;
@@ -96,32 +103,42 @@ void check_finite(Communicator& world, Index step, std::string_view what, double
   const std::vector<std::string> shares = world.gather_strings(fmt::format("{}", local));
   std::vector<int> culprits;
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!std::isfinite(std::strtod(shares[rank].c_str(), nullptr))) culprits.push_back(static_cast<int>(rank));
+    if (!std::isfinite(std::strtod(shares[rank].c_str(), nullptr)))
+      culprits.push_back(static_cast<int>(rank));
   }
   const int speaker = culprits.empty() ? 0 : culprits.front();
-  const std::string message =
-      culprits.empty()
-          ? fmt::format("step {}: the {} is {}, though every rank's own share is finite: the sum of all {} ranks overflows",
-                        step, what, global, world.size())
-          : fmt::format("step {}: the {} is {}; it began on rank{} {}, whose own share is {}", step, what, global,
-                        culprits.size() > 1 ? "s" : "", fmt::join(culprits, ", "),
-                        shares[static_cast<std::size_t>(speaker)]);
+  std::string where;
+  if (culprits.empty()) {
+    where = fmt::format("every rank's own share is finite, the sum over {} ranks is not", world.size());
+  } else if (culprits.size() > 1 && culprits.size() == shares.size()) {
+    where = fmt::format("so it is on all {} ranks", world.size());
+  } else {
+    where = fmt::format("it began on rank{} {}, whose own share is {}", culprits.size() > 1 ? "s" : "",
+                        fmt::join(culprits, ", "), shares[static_cast<std::size_t>(speaker)]);
+  }
+  const std::string message = fmt::format("step {}: the {} is {}; {}", step, what, global, where);
   if (world.rank() == speaker) throw Error(message);
   throw PeerError(message);
 }
 
-std::string log_line(const StepResult& result, double tokens_per_second, int ranks, double mfu, double mfu_causal,
-                     double memory_bytes) {
-  const std::string utilization = mfu < 0 ? "-" : fmt::format("{} ({} causal)", percent(mfu), percent(mfu_causal));
-  return fmt::format("step {} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | tokens/s {} | tokens/s/rank {} | MFU {} | "
-                     "memory {}",
-                     result.step, result.loss, result.gradient_norm, result.learning_rate,
-                     human_count(tokens_per_second), human_count(tokens_per_second / ranks), utilization,
-                     human_bytes(memory_bytes));
+std::string log_line(const StepResult& result, double tokens_per_second, int ranks, double mfu,
+                     double mfu_causal, double memory_bytes) {
+  const std::string utilization =
+      mfu < 0 ? "-" : fmt::format("{} ({} causal)", percent(mfu), percent(mfu_causal));
+  return fmt::format(
+      "step {} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | tokens/s {} | tokens/s/rank {} | MFU {} | "
+      "memory {}",
+      result.step, result.loss, result.gradient_norm, result.learning_rate, human_count(tokens_per_second),
+      human_count(tokens_per_second / ranks), utilization, human_bytes(memory_bytes));
 }
 
 Session::Session(Communicator& world, const TrainOptions& options, const Device& device, Trace& trace)
-    : world_(world), options_(options), device_(device), trace_(trace), signals_(world.rank() == 0), groups_{&world} {
+    : world_(world),
+      options_(options),
+      device_(device),
+      trace_(trace),
+      signals_(world.rank() == 0),
+      groups_{&world} {
   terminal_ = world.rank() == 0 && writes_to_terminal();
   if (!options.trace.empty()) trace.enable(true);
   if (!options.metrics.empty() && world.rank() == 0) {
@@ -135,7 +152,9 @@ Session::~Session() {
   if (metrics_ != nullptr) std::fclose(metrics_);
 }
 
-void Session::watch(const Communicator& group) { groups_.push_back(&group); }
+void Session::watch(const Communicator& group) {
+  groups_.push_back(&group);
+}
 
 void Session::print(const std::string& text) {
   if (world_.rank() != 0) return;
@@ -145,7 +164,7 @@ void Session::print(const std::string& text) {
 }
 
 void Session::start(const std::vector<ConfigurationRow>& rows) {
-  std::vector<ConfigurationRow> all = configuration(options_, world_.size());
+  std::vector<ConfigurationRow> all = configuration(options_, world_.size(), device_.name());
   all.insert(all.end(), rows.begin(), rows.end());
   std::size_t width = 0;
   for (const auto& [name, value] : all) width = std::max(width, name.size());
@@ -156,7 +175,9 @@ void Session::start(const std::vector<ConfigurationRow>& rows) {
   start_ = step_start_ = Clock::now();
 }
 
-bool Session::running(Index step) const { return !interrupted_ && step <= *options_.stop_after; }
+bool Session::running(Index step) const {
+  return !interrupted_ && step <= *options_.stop_after;
+}
 
 void Session::end_step(const StepResult& result) {
   const Clock::time_point now = Clock::now();
@@ -248,12 +269,14 @@ void Session::write_line(const std::string& line) {
 
 void Session::validation(Index step, double loss, Index tokens) {
   print(fmt::format("step {} | validation loss {:.4f} | over {} tokens", step, loss, grouped(tokens)));
-  write_line(nlohmann::ordered_json{{"step", step}, {"validation_loss", loss}, {"validation_tokens", tokens}}.dump());
+  write_line(nlohmann::ordered_json{{"step", step}, {"validation_loss", loss}, {"validation_tokens", tokens}}
+                 .dump());
   step_start_ = Clock::now();  // the next step is not charged for it
 }
 
 void Session::finish() {
-  if (interrupted_) print(fmt::format("stopped by a signal after step {} of {}", last_step_, *options_.stop_after));
+  if (interrupted_)
+    print(fmt::format("stopped by a signal after step {} of {}", last_step_, *options_.stop_after));
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   print(fmt::format("{} steps in {:.1f} s, {} tokens/s after the first", steps_done_, seconds,
                     human_count(tokens_per_second())));
@@ -265,7 +288,8 @@ void Session::finish() {
 double Session::tokens_per_second() const {
   const auto tokens = static_cast<double>(options_.tokens_per_step());
   // A run of one step has nothing but its first.
-  if (steps_done_ < 2) return seconds_done_ > 0 ? tokens * static_cast<double>(steps_done_) / seconds_done_ : 0.0;
+  if (steps_done_ < 2)
+    return seconds_done_ > 0 ? tokens * static_cast<double>(steps_done_) / seconds_done_ : 0.0;
   return tokens * static_cast<double>(steps_done_ - 1) / std::max(seconds_done_ - first_seconds_, 1e-9);
 }
 
@@ -273,9 +297,10 @@ void Session::draw_progress(Index step) {
   if (!terminal_) return;
   constexpr Index width = 30;
   const Index filled = width * step / *options_.stop_after;
-  const double left = seconds_done_ / static_cast<double>(steps_done_) * static_cast<double>(*options_.stop_after - step);
-  fmt::print("\r\033[K[{:#<{}}{:.<{}}] {}/{}, {} left", "", filled, "", width - filled, step, *options_.stop_after,
-             human_time(left));
+  const double left =
+      seconds_done_ / static_cast<double>(steps_done_) * static_cast<double>(*options_.stop_after - step);
+  fmt::print("\r\033[K[{:#<{}}{:.<{}}] {}/{}, {} left", "", filled, "", width - filled, step,
+             *options_.stop_after, human_time(left));
   std::fflush(stdout);
   progress_drawn_ = true;
 }

@@ -75,6 +75,8 @@ class Session {
   /// Ends the log, writes the trace. Call before printing the report.
   void finish();
 
+  /// Steps that this run has done so far.
+  Index steps_done() const { return steps_done_; }
   /// true once the ranks have agreed to stop because of a signal.
   bool interrupted() const { return interrupted_; }
   /// The communicators whose traffic is counted: the world and the watched ones.
@@ -102,11 +104,11 @@ class Session {
   bool interrupted_ = false;
 
   Clock::time_point start_, step_start_;
-  Index last_step_ = 0;                                // done so far
-  Index steps_done_ = 0, steps_since_log_ = 0;         // in this run
-  double seconds_done_ = 0.0, first_seconds_ = 0.0;    // spent in steps; of that in the first one
+  Index last_step_ = 0;                              // done so far
+  Index steps_done_ = 0, steps_since_log_ = 0;       // in this run
+  double seconds_done_ = 0.0, first_seconds_ = 0.0;  // spent in steps; of that in the first one
   double seconds_since_log_ = 0.0;
-  double largest_memory_ = 0.0;                        // peak bytes of the rank that has most
+  double largest_memory_ = 0.0;  // peak bytes of the rank that has most
   std::vector<Index> previous_traffic_;
 };
 

@@ -74,7 +74,9 @@ SignalWatch::~SignalWatch() {
   sigaction(SIGTERM, &previous_terminate, nullptr);
 }
 
-bool SignalWatch::requested() const { return signals_seen > 0; }
+bool SignalWatch::requested() const {
+  return signals_seen > 0;
+}
 
 CleanupOnSignal::CleanupOnSignal(const std::string& path) {
   for (std::size_t slot = 0; slot < guarded_files.size(); ++slot) {

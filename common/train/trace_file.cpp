@@ -32,8 +32,9 @@ std::vector<TraceEvent> unpacked(const Json& list, std::int64_t shift) {
   std::vector<TraceEvent> events;
   events.reserve(list.size());
   for (const Json& item : list) {
-    events.push_back({item[0].get<std::string>(), item[1].get<std::string>(), item[2].get<std::int64_t>() + shift,
-                      item[3].get<std::int64_t>() + shift, item[4].get<std::int64_t>()});
+    events.push_back({item[0].get<std::string>(), item[1].get<std::string>(),
+                      item[2].get<std::int64_t>() + shift, item[3].get<std::int64_t>() + shift,
+                      item[4].get<std::int64_t>()});
   }
   return events;
 }
@@ -45,7 +46,9 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
   for (const RankTrace& rank : ranks) {
     for (const TraceEvent& event : rank.events) origin = std::min(origin, event.begin);
   }
-  const auto microseconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000.0; };
+  const auto microseconds = [](std::int64_t nanoseconds) {
+    return static_cast<double>(nanoseconds) / 1000.0;
+  };
 
   std::vector<Json> lines;
   const auto name_row = [&lines](const char* what, int rank, std::size_t row, const std::string& name) {
@@ -53,7 +56,10 @@ std::string trace_json(const std::vector<RankTrace>& ranks) {
   };
   for (const RankTrace& rank : ranks) {
     name_row("process_name", rank.rank, 0, fmt::format("rank {}", rank.rank));
-    lines.push_back({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank.rank}, {"tid", 0},
+    lines.push_back({{"ph", "M"},
+                     {"name", "process_sort_index"},
+                     {"pid", rank.rank},
+                     {"tid", 0},
                      {"args", {{"sort_index", rank.rank}}}});
     // Rows in order of first appearance.
     std::vector<std::string> streams;
@@ -84,7 +90,8 @@ void write_trace(Communicator& world, Trace& trace, const std::string& path) {
   // All ranks leave this sum at nearly the same time, which shows how far the clocks of two hosts are apart.
   world.sum(0.0);
   const Json mine = {{"host", host_name()}, {"now", Trace::now()}, {"events", packed(trace.take())}};
-  const std::vector<std::string> all = world.gather_strings(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const std::vector<std::string> all =
+      world.gather_strings(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (world.rank() != 0) return;
 
   std::vector<RankTrace> ranks;
