@@ -25,6 +25,7 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// As it was given.
   const std::string& path() const { return path_; }
   /// Writes `bytes` at `offset` of the file. Parts may come in any order. Throws Error, naming path and
   /// reason, if they cannot all be written: the disk is full, say.

@@ -21,9 +21,9 @@ namespace escalera {
 
 /// What a file says about a tensor. The elements lie row-major.
 struct TensorInfo {
-  std::string name;
-  DType dtype = DType::float32;
-  std::vector<Index> shape;  ///< {} is a single number
+  std::string name;              ///< unique in its file
+  DType dtype = DType::float32;  ///< type of the elements
+  std::vector<Index> shape;      ///< {} is a single number
 
   /// Product of the shape.
   Index elements() const;
@@ -41,10 +41,12 @@ class SafetensorsReader {
   /// not fit its offsets, overlaps or holes.
   explicit SafetensorsReader(const std::string& path, const std::string& reader = "safetensors file");
 
+  /// As it was given.
   const std::string& path() const { return file_.path(); }
   /// All tensors that can be read, by name. The format's integer and 8- and 16-bit types other than bfloat16
   /// are valid in a file but not among these.
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  /// Whether tensors() has `name`.
   bool contains(const std::string& name) const { return tensors_.contains(name); }
   /// The file's free-form notes (`__metadata__`).
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

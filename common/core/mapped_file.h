@@ -17,9 +17,12 @@ class MappedFile {
   /// has no bytes.
   MappedFile(std::string path, const std::string& reader);
   ~MappedFile();
+  /// Takes over the map; what is moved from has no bytes.
   MappedFile(MappedFile&& other) noexcept;
+  /// Exchanges the maps.
   MappedFile& operator=(MappedFile&& other) noexcept;
 
+  /// As it was given.
   const std::string& path() const { return path_; }
   /// The contents, at a page boundary. They live as long as this object.
   std::span<const std::byte> bytes() const { return {data_, size_}; }

@@ -50,8 +50,8 @@ inline constexpr std::int32_t masked_target = -1;
 /// the sequence is still whole: after a split over context-parallel ranks, the token after the last one would
 /// be elsewhere.
 struct Batch {
-  Index sequences = 0;
-  Index seq_length = 0;
+  Index sequences = 0;               ///< rows
+  Index seq_length = 0;              ///< tokens per row
   std::vector<std::int32_t> tokens;  ///< [sequences * seq_length]
   std::vector<std::int32_t>
       targets;  ///< [sequences * seq_length], masked_target where nothing is to be predicted

@@ -13,14 +13,15 @@ namespace escalera {
 
 /// Positions [begin, end) of a token file.
 struct TokenRange {
-  Index begin = 0;
-  Index end = 0;
+  Index begin = 0;  ///< first position
+  Index end = 0;    ///< one past the last
+  /// Number of tokens.
   Index size() const { return end - begin; }
 };
 
 /// What is trained on and what is held out; they share no token.
 struct DataSplit {
-  TokenRange training;
+  TokenRange training;    ///< comes first in the file
   TokenRange validation;  ///< empty if nothing is held out
 };
 

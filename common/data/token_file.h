@@ -30,6 +30,7 @@ class TokenFile {
   /// tokens of which every second one is 0 or 1.
   explicit TokenFile(const std::string& path, int token_width = 0);
 
+  /// As it was given.
   const std::string& path() const { return file_.path(); }
   /// Tokens in the file, at least 1.
   Index size() const { return size_; }

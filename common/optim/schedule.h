@@ -33,11 +33,11 @@ std::string_view to_string(ScheduleKind kind);
 /// 0.25 0.5 0.75 1 1 1 0.75 0.5 0.25 0. A decay of 0 steps is no decay: the rate stays at the peak. A warm-up
 /// longer than the run is cut off by its end, before the peak.
 struct LearningRateSchedule {
-  ScheduleKind kind = ScheduleKind::constant;
-  double peak = 1e-3;      ///< P, `--learning-rate`
-  double minimum = 0;      ///< M, `--min-learning-rate`
-  Index warmup_steps = 0;  ///< w, `--warmup-steps`
-  Index total_steps = 1;   ///< n, `--steps`, wherever `--stop-after` ends the run
+  ScheduleKind kind = ScheduleKind::constant;  ///< `--lr-schedule`
+  double peak = 1e-3;                          ///< P, `--learning-rate`
+  double minimum = 0;                          ///< M, `--min-learning-rate`
+  Index warmup_steps = 0;                      ///< w, `--warmup-steps`
+  Index total_steps = 1;                       ///< n, `--steps`, wherever `--stop-after` ends the run
   /// d, `--decay-steps`. Not given: cosine decays from the warm-up to the last step, wsd over the last fifth
   /// of the run (what the warm-up leaves of it).
   std::optional<Index> decay_steps;
