@@ -144,7 +144,7 @@ struct Panel {
   Index seen_by_all;  // keys
   Index seen_by_any;
   Index place[panel_rows];   // of each row in lse, which has one element per query and head
-  Real visible[panel_rows];  // keys, by lane; padding lanes see all
+  Real visible[panel_rows];  // keys, by lane; padding lanes see all. In float exact up to 16 million keys
 
   void set(const AttentionCall& call, const Places& places, Index first, Index row_end) {
     rows = smaller(row_end - first, panel_rows);

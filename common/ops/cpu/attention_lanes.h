@@ -16,7 +16,7 @@ struct FloatFormat;
 
 template <>
 struct FloatFormat<float> {
-  using Integer = std::int32_t;
+  using Integer = std::uint32_t;
   static constexpr float lowest = -3.4e38F;
   static constexpr float infinity = __builtin_inff();
   static constexpr int mantissa_bits = 23;
@@ -27,7 +27,7 @@ struct FloatFormat<float> {
 
 template <>
 struct FloatFormat<double> {
-  using Integer = std::int64_t;
+  using Integer = std::uint64_t;
   static constexpr double lowest = -1.7e308;
   static constexpr double infinity = __builtin_inf();
   static constexpr int mantissa_bits = 52;
