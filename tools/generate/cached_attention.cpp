@@ -29,7 +29,8 @@ Tensor CachedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& 
                                 std::unique_ptr<State>& state) {
   require(counts.batch == 1, "the key/value cache holds one sequence, not {}", counts.batch);
   const Index total = length_ + counts.length;
-  require(total <= capacity_, "the key/value cache has room for {} tokens; {} are in it and {} more do not fit", capacity_,
+  require(total <= capacity_,
+          "the key/value cache has room for {} tokens; {} are in it and {} more do not fit", capacity_,
           length_, counts.length);
 
   // Rows behind length_ are free, so a pass that was broken off half-way leaves nothing behind that a later one would see.
@@ -50,7 +51,8 @@ Tensor CachedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& 
   const Tensor out = device.empty(q.rows(), q.columns(), q.dtype(), MemoryCategory::activations);
   const Tensor lse =
       device.empty(q.rows(), counts.heads, accumulation_dtype(q.dtype()), MemoryCategory::workspace);
-  ops_.attention_forward(shape, q, layer.keys.slice_rows(0, total), layer.values.slice_rows(0, total), out, lse);
+  ops_.attention_forward(shape, q, layer.keys.slice_rows(0, total), layer.values.slice_rows(0, total), out,
+                         lse);
 
   if (++layer_ == layers_.size()) {
     layer_ = 0;
@@ -60,8 +62,8 @@ Tensor CachedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& 
   return out;
 }
 
-void CachedAttention::backward(State& /*state*/, const Tensor& /*d_out*/, const Tensor& /*dq*/, const Tensor& /*dk*/,
-                               const Tensor& /*dv*/) {
+void CachedAttention::backward(State& /*state*/, const Tensor& /*d_out*/, const Tensor& /*dq*/,
+                               const Tensor& /*dk*/, const Tensor& /*dv*/) {
   fail("attention with a key/value cache generates only; it has no backward");
 }
 

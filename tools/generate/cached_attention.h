@@ -35,7 +35,8 @@ class CachedAttention final : public AttentionCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCounts& counts,
                  std::unique_ptr<State>& state) override;
   /// Throws Error: nothing is kept for it.
-  void backward(State& state, const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) override;
+  void backward(State& state, const Tensor& d_out, const Tensor& dq, const Tensor& dk,
+                const Tensor& dv) override;
 
  private:
   struct Layer {

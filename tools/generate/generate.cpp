@@ -46,8 +46,10 @@ void add_options(OptionTable& table, Options& options) {
   table.section("Text");
   table.add("--prompt", "", options.prompt, "text to continue; empty: begin after a newline");
   table.add("--prompt-tokens", "", options.prompt_tokens,
-            "the same as token ids, for models whose tokens are not bytes; then ids are printed too", "1,2,3");
-  table.add("--tokens", "", options.tokens, "tokens to generate (default: 200, or what the model has positions for)");
+            "the same as token ids, for models whose tokens are not bytes; then ids are printed too",
+            "1,2,3");
+  table.add("--tokens", "", options.tokens,
+            "tokens to generate (default: 200, or what the model has positions for)");
   table.section("Sampling");
   table.add("--temperature", "", options.sampler.temperature,
             "below 1 likely tokens become likelier, above 1 less so; 0: always the likeliest");
@@ -68,29 +70,34 @@ std::vector<std::string> with_model_flag(int argc, const char* const* argv) {
 
 void write(const std::string& text) {
   // Flushed each time, so that the text appears as it is drawn.
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   require(written, "standard output cannot be written");
 }
 
 /// Bytes as they are: whether they form valid UTF-8 is up to the model. Other tokens as ids.
 void write_token(std::int32_t token, bool bytes) {
-  write(bytes ? std::string(1, static_cast<char>(static_cast<unsigned char>(token))) : fmt::format("{} ", token));
+  write(bytes ? std::string(1, static_cast<char>(static_cast<unsigned char>(token)))
+              : fmt::format("{} ", token));
 }
 
 // ---- The run --------------------------------------------------------------------------------------------------------
 
 void run(const Options& options) {
-  require<UsageError>(!options.model_dir.empty(), "no model: give the folder that a trainer wrote with --export, as in "
-                                                  "generate runs/quickstart/model");
+  require<UsageError>(!options.model_dir.empty(),
+                      "no model: give the folder that a trainer wrote with --export, as in "
+                      "generate runs/quickstart/model");
   require<UsageError>(std::filesystem::is_directory(options.model_dir), "{}: there is no such folder",
                       options.model_dir);
   const ModelConfig config = load_model_config(options.model_dir);
   const bool bytes = config.vocab_size == ByteTokenizer::vocab_size;
-  const std::vector<std::int32_t> prompt = read_prompt(options.prompt, options.prompt_tokens, config.vocab_size);
+  const std::vector<std::int32_t> prompt =
+      read_prompt(options.prompt, options.prompt_tokens, config.vocab_size);
   const auto prompt_length = static_cast<Index>(prompt.size());
   const Index count = tokens_to_generate(options.tokens, prompt_length, config.max_position_embeddings);
   if (!bytes) {
-    fmt::print(stderr, "the model's vocabulary of {} tokens is not bytes: printing token ids\n", config.vocab_size);
+    fmt::print(stderr, "the model's vocabulary of {} tokens is not bytes: printing token ids\n",
+               config.vocab_size);
   }
 
   const Index capacity = prompt_length + count - 1;
@@ -111,7 +118,8 @@ void run(const Options& options) {
   generate(model, cache, prompt, count, sampler, [&](std::int32_t token) { write_token(token, bytes); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   write("\n");
-  fmt::print(stderr, "{} tokens in {:.2f} s ({:.0f} tokens/s)\n", count, seconds, static_cast<double>(count) / seconds);
+  fmt::print(stderr, "{} tokens in {:.2f} s ({:.0f} tokens/s)\n", count, seconds,
+             static_cast<double>(count) / seconds);
 }
 
 }  // namespace

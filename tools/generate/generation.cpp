@@ -4,13 +4,14 @@
 
 namespace escalera {
 
-void generate(Model& model, CachedAttention& cache, std::span<const std::int32_t> prompt, Index count, Sampler& sampler,
-              const std::function<void(std::int32_t token)>& emit) {
+void generate(Model& model, CachedAttention& cache, std::span<const std::int32_t> prompt, Index count,
+              Sampler& sampler, const std::function<void(std::int32_t token)>& emit) {
   require(!prompt.empty(), "generation needs a prompt of at least one token");
   const Index room = cache.capacity() - cache.length();
   const auto length = static_cast<Index>(prompt.size());
-  require(length + count - 1 <= room, "{} tokens after a prompt of {} do not fit into the {} free places of the cache", count,
-          length, room);
+  require(length + count - 1 <= room,
+          "{} tokens after a prompt of {} do not fit into the {} free places of the cache", count, length,
+          room);
 
   std::vector<std::int32_t> next(prompt.begin(), prompt.end());
   for (Index drawn = 0; drawn < count; drawn++) {

@@ -12,7 +12,8 @@ namespace escalera {
 std::int32_t Sampler::draw(std::span<const double> logits) {
   require(!logits.empty(), "there are no logits to draw from");
   for (const double logit : logits) {
-    require(std::isfinite(logit), "the model's logits are not finite: its weights hold NaN or are far too large");
+    require(std::isfinite(logit),
+            "the model's logits are not finite: its weights hold NaN or are far too large");
   }
   // Counted also where nothing is drawn, so that the n-th token uses the n-th number whatever came before.
   const std::uint64_t number = draws_++;

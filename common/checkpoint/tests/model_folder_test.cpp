@@ -31,13 +31,19 @@ ModelConfig small_config() {
   return config;
 }
 
+std::unique_ptr<Ops> one_thread() {
+  CpuSettings settings;
+  settings.threads = 1;
+  return make_cpu_ops(settings);
+}
+
 /// A model with its backend.
 struct Holder {
-  std::unique_ptr<Ops> ops = make_cpu_ops({.threads = 1});
+  std::unique_ptr<Ops> ops = one_thread();
   Model model;
-  Holder(const ModelConfig& config, DType dtype, std::uint64_t seed = 0, const Seams& seams = {})
-      : Holder(config, dtype, Stage::whole(config), seed, seams) {}
-  Holder(const ModelConfig& config, DType dtype, const Stage& stage, std::uint64_t seed = 0, const Seams& seams = {})
+  Holder(const ModelConfig& config, DType dtype, std::uint64_t seed = 0)
+      : Holder(config, dtype, Stage::whole(config), seed, Seams()) {}
+  Holder(const ModelConfig& config, DType dtype, const Stage& stage, std::uint64_t seed, const Seams& seams)
       : model(*ops, config, {dtype}, stage, seams) {
     model.allocate();
     if (seed > 0) model.initialize(seed);
@@ -107,7 +113,8 @@ struct Folder {
 };
 
 void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " not in: " << message;
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " not in: " << message;
 }
 
 // ---- Round trip -----------------------------------------------------------------------------------------------------
@@ -123,7 +130,8 @@ TEST(ModelFolder, WeightsComeBackBitwiseInEveryType) {
       ASSERT_FALSE(same_bytes(source.model.flat_weights(), target.model.flat_weights()));
       save(source.model, directory / "new/folder");
       load_weights(target.model, directory / "new/folder");
-      EXPECT_TRUE(same_bytes(source.model.flat_weights(), target.model.flat_weights())) << to_string(dtype) << tied;
+      EXPECT_TRUE(same_bytes(source.model.flat_weights(), target.model.flat_weights()))
+          << to_string(dtype) << tied;
 
       const SafetensorsReader file(directory / "new/folder/model.safetensors");
       EXPECT_EQ(file.contains("lm_head.weight"), !tied);
@@ -180,14 +188,17 @@ TEST(ModelFolder, GradientsAreWrittenInTheirOwnType) {
     std::vector<double> values(static_cast<std::size_t>(holder.model.flat_gradients().size()));
     for (std::size_t i = 0; i < values.size(); i++) values[i] = static_cast<double>(i) + 0.5;
     from_host(holder.device(), values, holder.model.flat_gradients());
-    on_one_rank([&](Communicator& world) { save_gradients(world, holder.model, directory / "gradients.safetensors"); });
+    on_one_rank([&](Communicator& world) {
+      save_gradients(world, holder.model, directory / "gradients.safetensors");
+    });
 
     const SafetensorsReader file(directory / "gradients.safetensors");
     std::size_t begin = 0;
     for (const Bucket& bucket : holder.model.buckets()) {
       for (const Parameter& parameter : bucket.parameters) {
         EXPECT_EQ(file.info(parameter.name).dtype, accumulation_dtype(dtype));
-        EXPECT_EQ(file.values(parameter.name).front(), values[begin + static_cast<std::size_t>(parameter.offset)]);
+        EXPECT_EQ(file.values(parameter.name).front(),
+                  values[begin + static_cast<std::size_t>(parameter.offset)]);
       }
       begin += static_cast<std::size_t>(bucket.size);
     }
@@ -202,7 +213,8 @@ void split_in_two(const Folder& folder) {
   {
     const SafetensorsReader whole(folder.weights);
     for (const bool first : {true, false}) {
-      const std::string name = first ? "model-00001-of-00002.safetensors" : "model-00002-of-00002.safetensors";
+      const std::string name =
+          first ? "model-00001-of-00002.safetensors" : "model-00002-of-00002.safetensors";
       std::vector<TensorInfo> infos;
       for (const auto& [tensor, info] : whole.tensors()) {
         if ((tensor < "model.layers.1") == first) infos.push_back(info);
@@ -238,15 +250,19 @@ TEST(ModelFolder, BrokenIndexesAreRefused) {
     folder.directory.write(path, changed.dump());
     return folder.refusal();
   };
-  expect_parts(with([](Json& json) { json.erase("weight_map"); }), {"--init-from", "index.json", "weight_map"});
-  expect_parts(with([](Json& json) { json["weight_map"]["model.norm.weight"] = 3; }), {"weight_map.model.norm.weight"});
+  expect_parts(with([](Json& json) { json.erase("weight_map"); }),
+               {"--init-from", "index.json", "weight_map"});
+  expect_parts(with([](Json& json) { json["weight_map"]["model.norm.weight"] = 3; }),
+               {"weight_map.model.norm.weight"});
   expect_parts(with([](Json& json) { json["weight_map"]["model.norm.weight"] = "../other.safetensors"; }),
                {"same folder", "../other.safetensors"});
   expect_parts(with([](Json& json) { json["weight_map"]["model.norm.weight"] = "absent.safetensors"; }),
                {"--init-from", "absent.safetensors"});
-  expect_parts(with([](Json& json) { json["weight_map"].erase("model.norm.weight"); }), {"model.norm.weight"});
-  expect_parts(with([](Json& json) { json["weight_map"]["model.norm.weight"] = "model-00001-of-00002.safetensors"; }),
-               {"model-00001-of-00002.safetensors", "model.norm.weight"});
+  expect_parts(with([](Json& json) { json["weight_map"].erase("model.norm.weight"); }),
+               {"model.norm.weight"});
+  expect_parts(
+      with([](Json& json) { json["weight_map"]["model.norm.weight"] = "model-00001-of-00002.safetensors"; }),
+      {"model-00001-of-00002.safetensors", "model.norm.weight"});
 }
 
 /// The second of two parts of everything that can be split, with two rows or columns of padding.
@@ -260,13 +276,14 @@ class SecondHalf final : public TensorRegion {
 
 TEST(ModelFolder, EachRankReadsWhatItsRecordsSay) {
   const Folder folder;
-  const std::unique_ptr<Ops> ops = make_cpu_ops({.threads = 1});
+  const std::unique_ptr<Ops> ops = one_thread();
   SecondHalf region(*ops);
   Seams seams;
   seams.region = &region;
   const Stage last{1, 2, false, true};  // layers 1 and 2 and the head
   for (const Stage& stage : {Stage::whole(folder.config), last}) {
-    Holder expected(folder.config, DType::float32, stage, 5, seams), target(folder.config, DType::float32, stage, 0, seams);
+    Holder expected(folder.config, DType::float32, stage, 5, seams),
+        target(folder.config, DType::float32, stage, 0, seams);
     load_weights(target.model, folder.dir);
     EXPECT_TRUE(same_bytes(expected.model.flat_weights(), target.model.flat_weights()));
   }
@@ -279,8 +296,9 @@ TEST(ModelFolder, MissingFilesAreNamed) {
   Holder target(folder.config, DType::float32);
   expect_parts(message_of<UsageError>([&] { load_weights(target.model, folder.directory / "nowhere"); }),
                {"--init-from", "nowhere", "no such folder"});
-  expect_parts(message_of<UsageError>([&] { load_weights(target.model, folder.directory.path(), "--model-dir"); }),
-               {"--model-dir", "no config.json"});
+  expect_parts(
+      message_of<UsageError>([&] { load_weights(target.model, folder.directory.path(), "--model-dir"); }),
+      {"--model-dir", "no config.json"});
   fs::remove(folder.weights);
   expect_parts(folder.refusal(), {"--init-from", folder.dir, "no model.safetensors"});
   folder.directory.write("model/model.safetensors", "not a safetensors file");
@@ -323,14 +341,22 @@ TEST(ModelFolder, TensorsThatDoNotFitAreNamedWithBothShapes) {
   EXPECT_EQ(with([](auto&) {}), "");
   expect_parts(with([&](auto& infos) { infos.erase(named(infos, up)); }), {up});
   expect_parts(with([&](auto& infos) { named(infos, up)->shape = {48, 80}; }), {up, "[48, 80]", "[80, 48]"});
-  expect_parts(with([&](auto& infos) { named(infos, "model.norm.weight")->shape = {1, 48}; }),
+  expect_parts(with([&](auto& infos) {
+                 named(infos, "model.norm.weight")->shape = {1, 48};
+               }),
                {"model.norm.weight", "[1, 48]", "[48]"});
-  expect_parts(with([&](auto& infos) { infos.push_back({"model.layers.3.mlp.up_proj.weight", DType::float32, {80, 48}}); }),
+  expect_parts(with([&](auto& infos) {
+                 infos.push_back({"model.layers.3.mlp.up_proj.weight", DType::float32, {80, 48}});
+               }),
                {"model.layers.3.mlp.up_proj.weight", "no place"});
-  expect_parts(with([&](auto& infos) { infos.push_back({"model.layers.1.mlp.up_proj.bias", DType::float32, {80}}); }),
+  expect_parts(with([&](auto& infos) {
+                 infos.push_back({"model.layers.1.mlp.up_proj.bias", DType::float32, {80}});
+               }),
                {"model.layers.1.mlp.up_proj.bias", "no place"});
   // The frequencies in old files of Llama are no surprise.
-  EXPECT_EQ(with([](auto& infos) { infos.push_back({"model.layers.1.self_attn.rotary_emb.inv_freq", DType::float32, {4}}); }),
+  EXPECT_EQ(with([](auto& infos) {
+              infos.push_back({"model.layers.1.self_attn.rotary_emb.inv_freq", DType::float32, {4}});
+            }),
             "");
 }
 
@@ -371,8 +397,9 @@ TEST(ModelFolder, AllRanksLearnThatTheFolderCannotBeMade) {
 
 TEST(ModelFolder, AModelInPartsIsNotWritten) {
   const TemporaryDirectory directory;
-  Holder holder(small_config(), DType::float32, Stage{1, 2, false, true}, 5);
-  expect_parts(message_of([&] { save(holder.model, directory / "model"); }), {directory / "model", "only a part"});
+  Holder holder(small_config(), DType::float32, Stage{1, 2, false, true}, 5, Seams());
+  expect_parts(message_of([&] { save(holder.model, directory / "model"); }),
+               {directory / "model", "only a part"});
   EXPECT_FALSE(fs::exists(directory / "model"));
 }
 

@@ -29,9 +29,15 @@ ModelConfig small_config() {
 
 const std::vector<std::int32_t> text = {5, 17, 60, 3, 3, 42, 0, 9, 31, 8, 17, 5, 55, 20, 1, 7, 2, 60, 44, 13};
 
+std::unique_ptr<Ops> one_thread() {
+  CpuSettings settings;
+  settings.threads = 1;
+  return make_cpu_ops(settings);
+}
+
 /// A model with the default attention and one with a cache, of the same weights.
 struct Pair {
-  std::unique_ptr<Ops> ops = make_cpu_ops({.threads = 1});
+  std::unique_ptr<Ops> ops = one_thread();
   ModelConfig config;
   CachedAttention cache;
   Model full, cached;
@@ -59,14 +65,16 @@ struct Pair {
 
   /// Logits after the first `length` tokens of the text, from one pass over all of them.
   std::vector<double> reference(Index length) {
-    return to_host(ops->device(), full.next_token_logits(std::span(text).first(static_cast<std::size_t>(length)),
-                                                         full.attention().positions(length)));
+    return to_host(ops->device(),
+                   full.next_token_logits(std::span(text).first(static_cast<std::size_t>(length)),
+                                          full.attention().positions(length)));
   }
   /// Logits after tokens [begin, begin + count), the earlier ones being in the cache.
   std::vector<double> step(Index begin, Index count, const std::vector<std::int32_t>& positions) {
-    return to_host(ops->device(), cached.next_token_logits(std::span(text).subspan(static_cast<std::size_t>(begin),
-                                                                                   static_cast<std::size_t>(count)),
-                                                           positions));
+    return to_host(ops->device(),
+                   cached.next_token_logits(std::span(text).subspan(static_cast<std::size_t>(begin),
+                                                                    static_cast<std::size_t>(count)),
+                                            positions));
   }
   std::vector<double> step(Index begin, Index count) { return step(begin, count, cache.positions(count)); }
 };
@@ -96,7 +104,9 @@ void compare_everywhere(const ModelConfig& config) {
   }
 }
 
-TEST(CachedAttention, LogitsAreThoseOfTheFullPassAtEveryPosition) { compare_everywhere(small_config()); }
+TEST(CachedAttention, LogitsAreThoseOfTheFullPassAtEveryPosition) {
+  compare_everywhere(small_config());
+}
 
 TEST(CachedAttention, AlsoWithoutGroupsWithTiedHeadAndWiderHeads) {
   ModelConfig config = small_config();
@@ -116,7 +126,8 @@ TEST(CachedAttention, ATextMayArriveInPiecesOfAnySize) {
   Pair pair(small_config(), DType::float64);
   Index begin = 0;
   for (const Index count : {3, 1, 9, 2, 5}) {
-    EXPECT_LE(difference(pair.step(begin, count), pair.reference(begin + count)), tolerance) << begin << " + " << count;
+    EXPECT_LE(difference(pair.step(begin, count), pair.reference(begin + count)), tolerance)
+        << begin << " + " << count;
     begin += count;
   }
 }
@@ -169,7 +180,8 @@ TEST(CachedAttention, TokensThatDoNotFitAreRefusedAndLeaveTheCacheAsItWas) {
 TEST(CachedAttention, ItHasNoBackward) {
   Pair pair(small_config(), DType::float64);
   AttentionCore::State nothing;
-  EXPECT_NE(message_of([&] { pair.cache.backward(nothing, {}, {}, {}, {}); }).find("no backward"), std::string::npos);
+  EXPECT_NE(message_of([&] { pair.cache.backward(nothing, {}, {}, {}, {}); }).find("no backward"),
+            std::string::npos);
 }
 
 // ---- The loop of generation -----------------------------------------------------------------------------------------
@@ -190,8 +202,8 @@ TEST(Generate, GreedyTextIsTheArgmaxOfFullPasses) {
   std::vector<std::int32_t> all(text.begin(), text.begin() + 4);
   for (const std::int32_t token : got) {
     const auto length = static_cast<Index>(all.size());
-    const std::vector<double> logits =
-        to_host(pair.ops->device(), pair.full.next_token_logits(all, pair.full.attention().positions(length)));
+    const std::vector<double> logits = to_host(
+        pair.ops->device(), pair.full.next_token_logits(all, pair.full.attention().positions(length)));
     EXPECT_EQ(token, std::max_element(logits.begin(), logits.end()) - logits.begin());
     all.push_back(token);
   }
@@ -208,7 +220,8 @@ TEST(Generate, WhatDoesNotFitIsRefusedBeforeTheFirstToken) {
   Sampler sampler({});
   int emitted = 0;
   const auto run = [&](Index count) {
-    generate(pair.cached, pair.cache, std::span(text).first(5), count, sampler, [&](std::int32_t) { emitted++; });
+    generate(pair.cached, pair.cache, std::span(text).first(5), count, sampler,
+             [&](std::int32_t) { emitted++; });
   };
   EXPECT_NE(message_of([&] { run(5); }).find("do not fit"), std::string::npos);
   EXPECT_EQ(emitted, 0);

@@ -29,19 +29,24 @@ TEST(Prompt, TokenListsAreReadForAnyVocabulary) {
 
 TEST(Prompt, WrongTokenListsAreRefused) {
   for (const char* list : {"1,,2", "1,2,", "a", "1 2", "1.5", ","}) {
-    EXPECT_TRUE(refused(message_of<UsageError>([&] { parse_token_list(list, 10); }), {"--prompt-tokens", "1,2,3"})) << list;
+    EXPECT_TRUE(
+        refused(message_of<UsageError>([&] { parse_token_list(list, 10); }), {"--prompt-tokens", "1,2,3"}))
+        << list;
   }
   for (const char* list : {"10", "-1", "99999999999999999999"}) {
-    EXPECT_TRUE(refused(message_of<UsageError>([&] { parse_token_list(list, 10); }), {"--prompt-tokens", list, "0 to 9"}))
+    EXPECT_TRUE(refused(message_of<UsageError>([&] { parse_token_list(list, 10); }),
+                        {"--prompt-tokens", list, "0 to 9"}))
         << list;
   }
 }
 
 TEST(Prompt, TextForAModelThatDoesNotReadBytesIsRefused) {
   for (const char* text : {"Hi", ""}) {
-    EXPECT_TRUE(refused(message_of<UsageError>([&] { read_prompt(text, "", 49152); }), {"49152", "--prompt-tokens"}));
+    EXPECT_TRUE(
+        refused(message_of<UsageError>([&] { read_prompt(text, "", 49152); }), {"49152", "--prompt-tokens"}));
   }
-  EXPECT_TRUE(refused(message_of<UsageError>([&] { read_prompt("Hi", "1", 256); }), {"--prompt", "--prompt-tokens"}));
+  EXPECT_TRUE(
+      refused(message_of<UsageError>([&] { read_prompt("Hi", "1", 256); }), {"--prompt", "--prompt-tokens"}));
 }
 
 TEST(Prompt, LengthsThatDoNotFitAreRefusedWithTheNumberThatDoes) {
