@@ -311,7 +311,7 @@ void check_traffic(Communicator& outer) {
   world->all_gather(buffer.view(), all.view());
   world->broadcast(buffer.view(), 0);
   const std::vector<Index> counts(static_cast<std::size_t>(d), 10);
-  world->all_to_all(all.view(), counts, all.view(), counts);
+  world->all_to_all(all.view(0, 10 * d), counts, buffer.view(0, 10 * d), counts);
   const int next = static_cast<int>((world->rank() + 1) % d), previous = static_cast<int>((world->rank() + d - 1) % d);
   world->exchange({{true, next, buffer.view(0, 5)}, {false, previous, buffer.view(5, 5)}});
   world->barrier();
