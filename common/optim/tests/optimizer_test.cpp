@@ -51,7 +51,7 @@ TEST_P(AnyOptimizer, ShardsUpdateTheirElementsAsTheWholeWould) {
   const auto optimizer = make_optimizer(*whole.ops, whole.buckets, settings(GetParam()));
   for (int step = 0; step < 3; step++) optimizer->update(0.1, 0.5);
   const std::vector<double> expected = whole.weights();
-  for (const auto [begin, size] : {std::pair<Index, Index>{0, 11}, {11, 9}, {20, 10}, {17, 1}}) {
+  for (const auto& [begin, size] : {std::pair<Index, Index>{0, 11}, {11, 9}, {20, 10}, {17, 1}}) {
     OneBucket part(begin, size);
     const std::vector<double> before = part.weights();
     const auto sharded = make_optimizer(*part.ops, part.buckets, settings(GetParam()));
