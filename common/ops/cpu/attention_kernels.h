@@ -37,7 +37,7 @@ constexpr Index row_block = attention_row_block;
 constexpr Index key_block = attention_key_block;
 constexpr Index panels_per_block = row_block / panel_rows;
 
-// ---- the one product ----------------------------------------------------------------------------------------------------
+// ---- the one product ----------------------------------------------------------------------------------------------
 
 /// Element (i, k) of the left factor is data[i * row + k * column], so that a transposed factor costs nothing.
 template <class Real>
@@ -108,7 +108,7 @@ __attribute__((noinline)) void multiply(Index rows, Index columns, Index depth, 
     multiply_rows<tile_rows, 1, add>(0, rows, depth, a, b + column, b_row, c + column, c_row);
 }
 
-// ---- where things are -----------------------------------------------------------------------------------------------------
+// ---- where things are ---------------------------------------------------------------------------------------------
 
 /// Head sizes are padded to this in the scratch: the widest vector has 16 lanes.
 ESCALERA_INLINE Index padded_size(Index head_size) {

@@ -43,9 +43,9 @@ constexpr Real inverse_factorial(int k) {
   return static_cast<Real>(1 / factorial);
 }
 
-/// 2^x for x <= 127 (double: 1023), relative error about 1e-7 (1e-15). Below the smallest normal number exactly 0, so that no
-/// product that follows meets a slow denormal; NaN for NaN. With n the integer nearest to x, 2^x = 2^n e^((x - n) ln 2), and
-/// the second factor is Taylor's polynomial.
+/// 2^x for x <= 127 (double: 1023), relative error about 1e-7 (1e-15). Below the smallest normal number exactly 0, so
+/// that no product that follows meets a slow denormal; NaN for NaN. With n the integer nearest to x,
+/// 2^x = 2^n e^((x - n) ln 2), and the second factor is Taylor's polynomial.
 template <class Real>
 ESCALERA_INLINE Vec<Real> exp2(Vec<Real> x) {
   using Format = FloatFormat<Real>;
@@ -63,7 +63,7 @@ ESCALERA_INLINE Vec<Real> exp2(Vec<Real> x) {
   return x < Format::smallest_exponent ? Vec<Real>{} : series * power_of_two;
 }
 
-// ---- transposition ------------------------------------------------------------------------------------------------------
+// ---- transposition ------------------------------------------------------------------------------------------------
 
 /// In a tile whose rows a and b are `step` apart, the off-diagonal elements of each 2 x 2 square change places.
 template <class Real, int step, int... lane>
@@ -102,7 +102,7 @@ ESCALERA_INLINE void transpose(Index rows, Index columns, const Real* source, In
   }
 }
 
-// ---- rows of tensors, of any length; in the scratch they are padded with zeros ------------------------------------------
+// ---- rows of tensors, of any length; in the scratch they are padded with zeros ------------------------------------
 
 /// Reads `size` elements and fills up with zeros to `padded`, a multiple of the vector's width.
 template <class Real, class T>

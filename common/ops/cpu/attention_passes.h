@@ -7,7 +7,7 @@
 namespace escalera::cpu {
 namespace {
 
-// ---- forward ------------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------------------------
 
 /// The softmax of a panel so far: for each row the largest score (in units of log 2) and the sum of 2^(score - largest).
 template <class Real>
@@ -135,7 +135,7 @@ void forward(const AttentionCall& call, const AttentionPart& part, void* memory)
   }
 }
 
-// ---- backward -----------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------------------------
 
 /// A block of rows as backward wants it: q and d_out both as they are and transposed.
 template <class Real>

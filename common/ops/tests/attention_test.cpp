@@ -16,7 +16,7 @@ namespace {
 using Values = std::vector<double>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// ---- the plain loops ----------------------------------------------------------------------------------------------------
+// ---- the plain loops ----------------------------------------------------------------------------------------------
 
 struct Results {
   Values out, lse, dq, dk, dv;
@@ -87,7 +87,7 @@ void backward_loops(const AttentionShape& s, const Values& q, const Values& k, c
       }
 }
 
-// ---- calling the kernels ------------------------------------------------------------------------------------------------
+// ---- calling the kernels ------------------------------------------------------------------------------------------
 
 std::vector<const AttentionTable*> tables() {
   std::vector<const AttentionTable*> list = {&attention_table_base()};
@@ -161,8 +161,9 @@ struct Problem {
   Tensor q, k, v, d_out, out, lse, dq, dk, dv;
 };
 
-/// |a - b| / |b|, or |a - b| where |b| is below 1: inputs are of size 1, and a gradient that vanishes exactly (a softmax over
-/// one key) is rounding noise on their scale. Infinities (lse of rows that see nothing) must be equal and count for nothing; NaN never passes.
+/// |a - b| / |b|, or |a - b| where |b| is below 1: inputs are of size 1, and a gradient that vanishes exactly (a
+/// softmax over one key) is rounding noise on their scale. Infinities (lse of rows that see nothing) must be equal and
+/// count for nothing; NaN never passes.
 double relative_error(const Values& a, const Values& b) {
   if (a.size() != b.size()) return infinity;
   double difference = 0, norm = 0;
@@ -202,7 +203,7 @@ void expect_agreement(Problem& problem, const std::string& what) {
 
 constexpr DType dtypes[] = {DType::float32, DType::float64, DType::bfloat16};
 
-// ---- tests --------------------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------------------------
 
 TEST(Attention, EveryHeadSizeAgreesWithPlainLoops) {
   for (const DType dtype : dtypes) {
