@@ -65,7 +65,7 @@ void train(Communicator& world, Options options) {
   Device& device = ops->device();
   DataParallel data_parallel(dp, options.mode, static_cast<Index>(options.bucket_mb * 1e6));
   Model model(*ops, settings.model, {settings.dtype, settings.recompute, settings.seq_length},
-              Stage::whole(settings.model), {.hooks = &data_parallel});
+              Stage::whole(settings.model), {&data_parallel, nullptr, nullptr, {}});
   model.set_trace(&trace);
   model.allocate();
   if (settings.init_from.empty()) {
@@ -78,7 +78,7 @@ void train(Communicator& world, Options options) {
 
   const TokenFile file(settings.data, settings.token_width);
   file.validate(settings.model.vocab_size);
-  const DataSplit split = split_tokens(file.size(), validation_fraction(settings), settings.seq_length);
+  const DataSplit split = split_tokens(file, validation_fraction(settings), settings.seq_length);
   const BatchSampler sampler(file, split.training, settings.seq_length, settings.seed);
   std::optional<ValidationSet> held_out;
   if (settings.eval_every > 0) held_out.emplace(file, split.validation, settings.seq_length);
@@ -89,7 +89,7 @@ void train(Communicator& world, Options options) {
 
   const std::unique_ptr<Optimizer> optimizer =
       make_optimizer(*ops, model.buckets(), optimizer_settings(settings));
-  const LearningRate learning_rate = learning_rate_schedule(settings);
+  const LearningRateSchedule learning_rate = settings.schedule();
 
   // ---- Training loop ------------------------------------------------------------------------------------------------
 
