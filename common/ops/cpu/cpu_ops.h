@@ -1,6 +1,6 @@
 // The CPU backend. Each operation checks its arguments, splits rows or elements among the threads of the rank, and hands each
 // part to a kernel (kernels.h), a matrix product (gemm.h) or attention (attention.h).
-// defines: CpuOps
+// defines: CpuOps, cost_of_exp
 #pragma once
 
 #include <functional>
@@ -14,6 +14,9 @@
 #include "common/ops/ops.h"
 
 namespace escalera::cpu {
+
+/// For ThreadPool::for_ranges: an exponential costs about as much as loading and storing this many elements.
+inline constexpr Index cost_of_exp = 8;
 
 /// See Ops for what each operation means. The object belongs to one rank; many may live in one process. Results do not
 /// depend on the number of threads, except that matrix products may round differently where they are cut differently.

@@ -11,8 +11,28 @@ namespace {
 // tile) idle, and odd counts would need slower code at the edges.
 constexpr Index block = 32;
 
-const std::byte* bytes(const Tensor& tensor) { return static_cast<const std::byte*>(tensor.data()); }
-std::byte* mutable_bytes(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data()); }
+/// A matrix in a product, as it is stored or transposed.
+struct Factor {
+  const Tensor& tensor;
+  bool transposed = false;
+};
+
+Product product_of(const Factor& a, const Factor& b, const Tensor& c, bool accumulate) {
+  return {.m = c.rows(),
+          .n = c.columns(),
+          .k = a.transposed ? a.tensor.rows() : a.tensor.columns(),
+          .a = static_cast<const std::byte*>(a.tensor.data()),
+          .a_stride = a.tensor.columns(),
+          .a_transposed = a.transposed,
+          .b = static_cast<const std::byte*>(b.tensor.data()),
+          .b_stride = b.tensor.columns(),
+          .b_transposed = b.transposed,
+          .c = static_cast<std::byte*>(c.data()),
+          .c_stride = c.columns(),
+          .type = a.tensor.dtype(),
+          .c_type = c.dtype(),
+          .accumulate = accumulate};
+}
 
 }  // namespace
 
@@ -38,55 +58,20 @@ void CpuOps::multiply(const Product& product) {
 void CpuOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
   check(w, w.rows(), x.columns(), x.dtype(), "linear_forward: w");
   check(y, x.rows(), w.rows(), x.dtype(), "linear_forward: y");
-  multiply({.m = x.rows(),
-            .n = w.rows(),
-            .k = x.columns(),
-            .a = bytes(x),
-            .a_stride = x.columns(),
-            .b = bytes(w),
-            .b_stride = w.columns(),
-            .b_transposed = true,
-            .c = mutable_bytes(y),
-            .c_stride = y.columns(),
-            .type = x.dtype(),
-            .c_type = x.dtype(),
-            .accumulate = accumulate});
+  multiply(product_of({x}, {w, true}, y, accumulate));
 }
 
 void CpuOps::linear_backward_input(const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
   check(w, dy.columns(), w.columns(), dy.dtype(), "linear_backward_input: w");
   check(dx, dy.rows(), w.columns(), dy.dtype(), "linear_backward_input: dx");
-  multiply({.m = dy.rows(),
-            .n = w.columns(),
-            .k = dy.columns(),
-            .a = bytes(dy),
-            .a_stride = dy.columns(),
-            .b = bytes(w),
-            .b_stride = w.columns(),
-            .c = mutable_bytes(dx),
-            .c_stride = dx.columns(),
-            .type = dy.dtype(),
-            .c_type = dy.dtype(),
-            .accumulate = accumulate});
+  multiply(product_of({dy}, {w}, dx, accumulate));
 }
 
 void CpuOps::linear_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) {
   check(x, dy.rows(), x.columns(), dy.dtype(), "linear_backward_weight: x");
   check(dw, dy.columns(), x.columns(), accumulation_dtype(dy.dtype()), "linear_backward_weight: dw");
   // Each thread makes some rows of dw from all tokens: no partial gradients, and a sum whose order no split changes.
-  multiply({.m = dy.columns(),
-            .n = x.columns(),
-            .k = dy.rows(),
-            .a = bytes(dy),
-            .a_stride = dy.columns(),
-            .a_transposed = true,
-            .b = bytes(x),
-            .b_stride = x.columns(),
-            .c = mutable_bytes(dw),
-            .c_stride = dw.columns(),
-            .type = dy.dtype(),
-            .c_type = dw.dtype(),
-            .accumulate = true});
+  multiply(product_of({dy, true}, {x}, dw, true));
 }
 
 }  // namespace escalera::cpu

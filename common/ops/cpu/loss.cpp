@@ -6,8 +6,6 @@
 namespace escalera::cpu {
 namespace {
 
-constexpr Index cost_of_exp = 8;
-
 void check_logits(const Tensor& logits, Index valid_columns, const Tensor& row_max) {
   require(valid_columns >= 0 && valid_columns <= logits.columns(), "cross_entropy: {} valid columns of {}", valid_columns,
           logits.columns());

@@ -3,9 +3,6 @@
 
 namespace escalera::cpu {
 
-// An exponential costs about as much as this many loads and stores of one element.
-constexpr Index cost_of_exp = 8;
-
 void CpuOps::swiglu_forward(const Tensor& gate_up, const Tensor& y) {
   const Index rows = y.rows(), columns = y.columns();
   check(gate_up, rows, 2 * columns, y.dtype(), "swiglu_forward: gate_up");

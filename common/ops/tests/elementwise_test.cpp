@@ -1,6 +1,6 @@
 // Sums, conversions, norms.
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "common/ops/tests/ops_testing.h"
@@ -60,9 +60,7 @@ TEST(Bfloat16, vectors_round_as_the_constructor_does) {
       values.push_back(std::bit_cast<float>(upper << 16 | lower));
     }
   }
-  std::vector<const cpu::Kernels*> tables = {&cpu::kernels_base()};
-  if (cpu::cpu_has_v4() && cpu::kernels_v4()) tables.push_back(cpu::kernels_v4());
-  for (const cpu::Kernels* table : tables) {
+  for (const cpu::Kernels* table : kernel_tables()) {
     const auto kernel = table->convert[static_cast<int>(DType::float32)][static_cast<int>(DType::bfloat16)];
     std::vector<std::uint16_t> got(values.size());
     kernel(values.data(), got.data(), static_cast<Index>(values.size()));
@@ -74,8 +72,6 @@ TEST(Bfloat16, vectors_round_as_the_constructor_does) {
 
 /// The exponential, by way of the sums of cross-entropy: a row with one logit and a maximum of our choice.
 TEST(Exponential, is_accurate_over_its_whole_range) {
-  std::vector<const cpu::Kernels*> tables = {&cpu::kernels_base()};
-  if (cpu::cpu_has_v4() && cpu::kernels_v4()) tables.push_back(cpu::kernels_v4());
   const auto exponential = [](const cpu::Kernels& table, float x) {
     const float zero = 0;
     const std::int32_t masked = -1;
@@ -83,7 +79,7 @@ TEST(Exponential, is_accurate_over_its_whole_range) {
     table.float32.logit_row_sums(&x, {1, 1, 0}, &masked, &zero, &sum, &target, 1);
     return sum;
   };
-  for (const cpu::Kernels* table : tables) {
+  for (const cpu::Kernels* table : kernel_tables()) {
     for (double x = -87; x < 88; x += 0.0137) {
       const auto rounded = static_cast<float>(x);
       const double expected = std::exp(static_cast<double>(rounded));

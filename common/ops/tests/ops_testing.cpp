@@ -16,13 +16,18 @@ Matrix random_matrix(Index rows, Index columns, std::uint64_t seed) {
   return matrix;
 }
 
+std::vector<const cpu::Kernels*> kernel_tables() {
+  std::vector<const cpu::Kernels*> tables = {&cpu::kernels_base()};
+  if (cpu::cpu_has_v4() && cpu::kernels_v4()) tables.push_back(cpu::kernels_v4());
+  return tables;
+}
+
 std::vector<Backend> backends() {
-  std::vector<const cpu::Kernels*> kernels = {&cpu::kernels_base()};
-  if (cpu::cpu_has_v4() && cpu::kernels_v4()) kernels.push_back(cpu::kernels_v4());
   std::vector<Backend> all;
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     for (const int threads : {1, 2}) {
-      for (const cpu::Kernels* table : kernels) all.push_back({dtype, threads, table, table != kernels.front()});
+      // oneDNN (where it was built in) multiplies beside the widest kernels, Eigen beside the others.
+      for (const cpu::Kernels* table : kernel_tables()) all.push_back({dtype, threads, table, table == kernel_tables().back()});
     }
   }
   return all;

@@ -1,6 +1,6 @@
 // What the tests of single operations share: plain matrices of doubles to compare with, and a backend for each combination of
 // element type, thread count, instruction set and matrix library.
-// defines: Matrix, random_matrix(), Backend, backends(), OpsTest, slope()
+// defines: Matrix, random_matrix(), Backend, kernel_tables(), backends(), OpsTest, Float64Test, slope(), dot(), expect_gradient()
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,6 +36,7 @@ struct Backend {
 };
 
 /// All that this processor can run.
+std::vector<const cpu::Kernels*> kernel_tables();
 std::vector<Backend> backends();
 std::string backend_name(const testing::TestParamInfo<Backend>& info);
 
