@@ -81,11 +81,10 @@ void Model::initialize(std::uint64_t seed) {
   for (Bucket& bucket : buckets_) {
     std::vector<double> values(static_cast<std::size_t>(bucket.size), 0.0);
     for (const Parameter& parameter : bucket.parameters) {
+      const InitialValues initial(parameter, seed);
       for (Index local = 0; local < parameter.local_size(); local++) {
         const Index global = parameter.global_index(local);
-        if (global >= 0) {
-          values[static_cast<std::size_t>(parameter.offset + local)] = initial_value(parameter, seed, global);
-        }
+        if (global >= 0) values[static_cast<std::size_t>(parameter.offset + local)] = initial(global);
       }
     }
     from_host(ops_.device(), values, bucket.master);

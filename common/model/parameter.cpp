@@ -17,11 +17,13 @@ Index Parameter::global_index(Index local) const {
   return row * columns + column;
 }
 
-double initial_value(const Parameter& parameter, std::uint64_t seed, Index global_index) {
-  if (parameter.initialization.kind == Initialization::Kind::ones) return 1.0;
-  // The seed and the name make the key, the position makes the counter: no element depends on any other.
-  const std::uint64_t key = hash_name(parameter.name) ^ (seed * 0x9e3779b97f4a7c15ULL);
-  return parameter.initialization.deviation * normal(key, 0, static_cast<std::uint64_t>(global_index));
+// The seed and the name make the key, the position makes the counter: no element depends on any other.
+InitialValues::InitialValues(const Parameter& parameter, std::uint64_t seed)
+    : initialization_(parameter.initialization), key_(hash_name(parameter.name) ^ (seed * 0x9e3779b97f4a7c15ULL)) {}
+
+double InitialValues::operator()(Index global_index) const {
+  if (initialization_.kind == Initialization::Kind::ones) return 1.0;
+  return initialization_.deviation * normal(key_, 0, static_cast<std::uint64_t>(global_index));
 }
 
 int Bucket::add(Parameter parameter) {

@@ -1,5 +1,5 @@
 // Parameters and the flat buffers that hold them.
-// defines: Slice, Initialization, Parameter, Bucket, initial_value()
+// defines: Slice, Initialization, Parameter, InitialValues, Bucket
 #pragma once
 
 #include <string>
@@ -42,9 +42,17 @@ struct Parameter {
   Index global_index(Index local) const;
 };
 
-/// Value of one element at the start: a function of (seed, name, position in the whole parameter), so that every layout
-/// starts from the same numbers. Philox, drawn in float64.
-double initial_value(const Parameter& parameter, std::uint64_t seed, Index global_index);
+/// The values of one parameter at the start: functions of (seed, name, position in the whole parameter), so that every
+/// layout starts from the same numbers. Philox, drawn in float64.
+class InitialValues {
+ public:
+  InitialValues(const Parameter& parameter, std::uint64_t seed);
+  double operator()(Index global_index) const;
+
+ private:
+  Initialization initialization_;
+  std::uint64_t key_;
+};
 
 /// One flat buffer of weights and one of gradients with one reduction domain: the ranks over which its gradients are
 /// summed, a shard group times a replica group. The defaults describe one rank, which holds and updates everything.

@@ -84,8 +84,9 @@ void initialize_rounded(Model& model, std::uint64_t seed, DType rounding) {
   for (Bucket& bucket : model.buckets()) {
     std::vector<double> values;
     for (const Parameter& parameter : bucket.parameters) {
+      const InitialValues initial(parameter, seed);
       for (Index i = 0; i < parameter.local_size(); i++) {
-        const double value = initial_value(parameter, seed, parameter.global_index(i));
+        const double value = initial(parameter.global_index(i));
         values.push_back(dispatch(rounding, [&]<class T>() {
           return static_cast<double>(
               static_cast<Accumulator<T>>(static_cast<T>(static_cast<Accumulator<T>>(value))));

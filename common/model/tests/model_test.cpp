@@ -199,7 +199,7 @@ TEST(Model, InitialValuesDependOnNameAndPlaceOnly) {
   // A slice of a split parameter holds the same numbers as the whole.
   Parameter whole{"w", 6, 4, Parameter::Split::rows, {0, 6, 6}, {}};
   Parameter part{"w", 6, 4, Parameter::Split::rows, {2, 3, 4}, {}};
-  EXPECT_EQ(initial_value(part, 1, part.global_index(5)), initial_value(whole, 1, 13));
+  EXPECT_EQ(InitialValues(part, 1)(part.global_index(5)), InitialValues(whole, 1)(13));
   EXPECT_EQ(part.global_index(3 * 4), -1) << "a padding row";
 }
 
