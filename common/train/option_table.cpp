@@ -227,10 +227,14 @@ bool OptionTable::parse(const std::vector<std::string>& arguments) {
     if (entry.kind == Kind::boolean) option->expected(0, 1);
     flags.push_back(option);
   }
-  if (!arguments.empty()) {
+  // A flag without a value: at the end, before another flag (which CLI11 would take for the value), or "--flag=".
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
     for (const Entry& entry : entries_) {
-      require<UsageError>(entry.kind == Kind::boolean || arguments.back() != entry.flag,
-                          "{} needs a value: {} {}", entry.flag, entry.flag, entry.placeholder);
+      if (entry.kind == Kind::boolean) continue;
+      const bool alone =
+          arguments[i] == entry.flag && (i + 1 == arguments.size() || is_flag(arguments[i + 1]));
+      require<UsageError>(!alone && arguments[i] != entry.flag + "=", "{} needs a value: {} {}", entry.flag,
+                          entry.flag, entry.placeholder);
     }
   }
   try {
@@ -241,15 +245,9 @@ bool OptionTable::parse(const std::vector<std::string>& arguments) {
   if (help->count() > 0) return false;
   for (const std::string& extra : app.remaining()) refuse_flag(extra);
 
-  // A flag where its neighbour's value should be: CLI11 hands it over as that value.
   std::vector<std::string> values(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (flags[i]->count() == 0) continue;
-    values[i] = flags[i]->as<std::string>();
-    for (const Entry& entry : entries_) {
-      require<UsageError>(values[i] != entry.flag, "{} needs a value: {} {}", entries_[i].flag,
-                          entries_[i].flag, entries_[i].placeholder);
-    }
+    if (flags[i]->count() > 0) values[i] = flags[i]->as<std::string>();
   }
 
   // The file first, so that flags replace what it says. --config itself is the first entry.
@@ -260,6 +258,11 @@ bool OptionTable::parse(const std::vector<std::string>& arguments) {
     entries_[i].given = true;
   }
   return true;
+}
+
+bool OptionTable::is_flag(const std::string& text) const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const Entry& entry) { return entry.flag == text; });
 }
 
 void OptionTable::read_json(const std::string& path) {

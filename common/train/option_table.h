@@ -147,6 +147,7 @@ class OptionTable {
                  const std::vector<std::string>& words, const std::string& initial,
                  std::function<void(std::size_t)> set);
   void insert(Entry entry);
+  bool is_flag(const std::string& text) const;
   void read_json(const std::string& path);
   static void set_from_json(Entry& entry, const nlohmann::json& value, const std::string& where);
   [[noreturn]] void refuse_flag(const std::string& flag) const;

@@ -27,7 +27,10 @@ std::string percent(double share) {
   return share < 0 ? "-" : fmt::format("{:.1f}%", 100.0 * share);
 }
 
-/// "8 heads" or "8 heads (4 key/value)".
+const char* plural(Index count) {
+  return count == 1 ? "" : "s";
+}
+
 std::string describe_model(const TrainOptions& options) {
   const ModelConfig& model = options.model;
   return fmt::format(
@@ -56,16 +59,17 @@ std::string describe_learning_rate(const TrainOptions& options) {
 
 std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ranks, std::string_view device) {
   const Index micro = *options.micro_batch_size, global = *options.global_batch_size;
+  const Index dp = global / (micro * options.micro_batches());
   std::vector<ConfigurationRow> rows = {
       {"model", describe_model(options)},
       {"parameters", grouped(parameter_count(options.model))},
       {"ranks", fmt::format("{} ({}), {} compute thread{} each", ranks,
                             options.comm == CommChoice::threads ? "threads of one process" : "mpi",
-                            *options.threads, *options.threads == 1 ? "" : "s")},
+                            *options.threads, plural(*options.threads))},
       {"device", fmt::format("{}, {}", device, to_string(options.dtype))},
       {"batch",
-       fmt::format("{} per micro-batch x {} micro-batches x {} data-parallel ranks = {} sequences", micro,
-                   options.micro_batches(), global / (micro * options.micro_batches()), global)},
+       fmt::format("{} per micro-batch x {} micro-batch{} x {} data-parallel rank{} = {} sequences", micro,
+                   options.micro_batches(), plural(options.micro_batches()), dp, plural(dp), global)},
       {"tokens per step",
        fmt::format("{} sequences x {} = {}", global, options.seq_length, grouped(options.tokens_per_step()))},
       {"steps", *options.stop_after == options.steps
@@ -113,8 +117,9 @@ void check_finite(Communicator& world, Index step, std::string_view what, double
   } else if (culprits.size() > 1 && culprits.size() == shares.size()) {
     where = fmt::format("so it is on all {} ranks", world.size());
   } else {
-    where = fmt::format("it began on rank{} {}, whose own share is {}", culprits.size() > 1 ? "s" : "",
-                        fmt::join(culprits, ", "), shares[static_cast<std::size_t>(speaker)]);
+    where = fmt::format("it began on rank{} {}, whose own share is {}",
+                        plural(static_cast<Index>(culprits.size())), fmt::join(culprits, ", "),
+                        shares[static_cast<std::size_t>(speaker)]);
   }
   const std::string message = fmt::format("step {}: the {} is {}; {}", step, what, global, where);
   if (world.rank() == speaker) throw Error(message);

@@ -7,19 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "common/core/error.h"
+#include "tests/support/temporary_directory.h"
 
 namespace escalera {
 
-/// The message of the UsageError that `action` throws; "" if it throws none. Other exceptions pass.
+/// The message with which `action` is refused (UsageError); "" if it is not. Other exceptions pass through.
 template <class Action>
 std::string refusal(Action&& action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<UsageError>(action);
 }
 
 /// Whether each of `parts` is in `message`.

@@ -2,11 +2,9 @@
 #include "common/model/config.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/refusal.h"
@@ -14,24 +12,14 @@
 namespace escalera {
 namespace {
 
-namespace fs = std::filesystem;
-
 class ConfigTest : public testing::Test {
  protected:
-  ConfigTest() { fs::create_directories(folder_); }
-  ~ConfigTest() override { fs::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    const fs::path path = folder_ / name;
-    std::ofstream(path, std::ios::binary) << text;
-    return path.string();
-  }
   std::string load_refused(const std::string& text) const {
-    const std::string file = write("config.json", text);
+    const std::string file = folder_.write("config.json", text);
     return refusal([&] { load_model_config(file); });
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("escalera_config_test_" + std::to_string(getpid()));
+  const TemporaryDirectory folder_;
 };
 
 const std::string sizes =
@@ -84,9 +72,9 @@ TEST(Presets, UnknownNamesAreRefusedWithTheNearest) {
 }
 
 TEST_F(ConfigTest, TheConfigsFolderCanBeMoved) {
-  fs::create_directories(folder_ / "models");
-  write("models/mine.json", "{" + sizes + "}");
-  setenv("ESCALERA_CONFIGS", folder_.c_str(), 1);
+  std::filesystem::create_directory(folder_ / "models");
+  folder_.write("models/mine.json", "{" + sizes + "}");
+  setenv("ESCALERA_CONFIGS", folder_.path().c_str(), 1);
   EXPECT_EQ(load_model_config("mine").vocab_size, 61);
   EXPECT_TRUE(mentions(refusal([] { load_model_config("tiny"); }), {"presets are mine"}));
   unsetenv("ESCALERA_CONFIGS");
@@ -94,9 +82,9 @@ TEST_F(ConfigTest, TheConfigsFolderCanBeMoved) {
 
 TEST_F(ConfigTest, FilesAndFoldersAreRead) {
   const std::string file =
-      write("config.json", "{" + sizes + R"(, "num_key_value_heads": 2, "tie_word_embeddings": true,
+      folder_.write("config.json", "{" + sizes + R"(, "num_key_value_heads": 2, "tie_word_embeddings": true,
     "torch_dtype": "bfloat16", "rope_scaling": null, "rope_parameters": {"rope_type": "default", "rope_theta": 5000}})");
-  for (const std::string& path : {file, folder_.string()}) {
+  for (const std::string& path : {file, folder_.path()}) {
     const ModelConfig config = load_model_config(path);
     EXPECT_EQ(config.vocab_size, 61);
     EXPECT_EQ(config.num_key_value_heads, 2);
@@ -107,7 +95,7 @@ TEST_F(ConfigTest, FilesAndFoldersAreRead) {
 }
 
 TEST_F(ConfigTest, MissingKeysFallBackAsInTransformers) {
-  const ModelConfig config = load_model_config(write("config.json", "{" + sizes + "}"));
+  const ModelConfig config = load_model_config(folder_.write("config.json", "{" + sizes + "}"));
   EXPECT_EQ(config.num_key_value_heads, 6);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
   EXPECT_FALSE(config.tie_word_embeddings);
@@ -118,7 +106,7 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBackTheSame) {
   config.rope_theta = 12345.5;
   config.rms_norm_eps = 3e-6;
   const std::string text = to_json(config, DType::bfloat16);
-  const ModelConfig again = load_model_config(write("config.json", text));
+  const ModelConfig again = load_model_config(folder_.write("config.json", text));
   EXPECT_EQ(to_json(again, DType::bfloat16), text);
   EXPECT_EQ(again.rope_theta, 12345.5);
   const auto json = nlohmann::json::parse(text);
