@@ -4,6 +4,13 @@
 #include "common/model/units.h"
 
 namespace escalera {
+namespace {
+
+// Logits are made and used up this many rows at a time, while they are in the cache: with a large vocabulary, four passes
+// over all of them would each come from memory.
+constexpr Index loss_rows = 256;
+
+}  // namespace
 
 struct Head::State final : UnitState {
   Tensor x;         // [T, H] input
@@ -36,23 +43,35 @@ Tensor Head::forward(const Tensor& x, const MicroBatch& micro_batch, std::unique
                                      keep_normed ? MemoryCategory::activations : MemoryCategory::workspace);
   ops.rms_norm_forward(x, bucket_.weight(norm_), context_.config.rms_norm_eps, normed, kept->rstd);
   if (keep_normed) kept->normed = normed;
-  const Tensor logits =
-      context_.region.column_linear(normed, {vocabulary_.weight(table_), {}}, MemoryCategory::activations);
-
-  // Softmax over a vocabulary of which this rank holds the rows of its slice: the largest logit of each row, then the sum
-  // of exponentials and the target's logit, are combined over the region; padding columns are left out, not masked.
-  const Slice& mine = projection().slice;
-  const Tensor row_max = device.empty(1, logits.rows(), wide, MemoryCategory::workspace);
-  const Tensor sums = device.empty(2, logits.rows(), wide, MemoryCategory::workspace);
-  ops.cross_entropy_row_max(logits, mine.size, row_max);
-  context_.region.row_max(row_max);
-  ops.cross_entropy_row_sums(logits, mine.size, micro_batch.targets, mine.begin, row_max, sums);
-  context_.region.row_sum(sums);
-  ops.cross_entropy_backward(logits, mine.size, micro_batch.targets, mine.begin, row_max, sums, micro_batch.loss_scale,
-                             micro_batch.recomputing ? 0.0 : context_.region.share(), context_.loss);
-  kept->d_logits = logits;
+  const Tensor whole = context_.region.enter(normed);
+  const Tensor table = vocabulary_.weight(table_);
+  kept->d_logits = device.empty(whole.rows(), table.rows(), context_.dtype, MemoryCategory::activations);
+  for (Index row = 0; row < whole.rows(); row += loss_rows) {
+    const Index count = std::min(loss_rows, whole.rows() - row);
+    const Tensor logits = kept->d_logits.slice_rows(row, count);
+    ops.linear_forward(whole.slice_rows(row, count), table, logits);
+    loss_and_gradient(logits, micro_batch, micro_batch.targets.subspan(static_cast<std::size_t>(row),
+                                                                       static_cast<std::size_t>(count)));
+  }
   state = std::move(kept);
   return {};
+}
+
+// Softmax over a vocabulary of which this rank holds the rows of its slice: the largest logit of each row, then the sum of
+// exponentials and the target's logit, are combined over the region; padding columns are left out, not masked.
+void Head::loss_and_gradient(const Tensor& logits, const MicroBatch& micro_batch,
+                             std::span<const std::int32_t> targets) const {
+  Ops& ops = context_.ops;
+  const DType wide = accumulation_dtype(context_.dtype);
+  const Slice& mine = projection().slice;
+  const Tensor row_max = ops.device().empty(1, logits.rows(), wide, MemoryCategory::workspace);
+  const Tensor sums = ops.device().empty(2, logits.rows(), wide, MemoryCategory::workspace);
+  ops.cross_entropy_row_max(logits, mine.size, row_max);
+  context_.region.row_max(row_max);
+  ops.cross_entropy_row_sums(logits, mine.size, targets, mine.begin, row_max, sums);
+  context_.region.row_sum(sums);
+  ops.cross_entropy_backward(logits, mine.size, targets, mine.begin, row_max, sums, micro_batch.loss_scale,
+                             micro_batch.recomputing ? 0.0 : context_.region.share(), context_.loss);
 }
 
 Tensor Head::backward(const Tensor& /*dy*/, const MicroBatch& /*micro_batch*/, UnitState& state, WeightWork& work) {

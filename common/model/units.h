@@ -82,6 +82,9 @@ class Head final : public Unit {
 
  private:
   struct State;
+  /// Turns some rows of logits into their gradient, and adds their loss.
+  void loss_and_gradient(const Tensor& logits, const MicroBatch& micro_batch,
+                         std::span<const std::int32_t> targets) const;
   const Parameter& projection() const { return vocabulary_.parameters[static_cast<std::size_t>(table_)]; }
 
   UnitContext& context_;
