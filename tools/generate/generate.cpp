@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "common/checkpoint/model_folder.h"
 #include "common/data/tokenizer.h"
@@ -31,7 +30,7 @@ struct Options {
   SamplerSettings sampler{.temperature = 0.8, .top_k = 0, .seed = 1};
   std::optional<Index> tokens;
   DType dtype = DType::float32;
-  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  int threads = 1;
 };
 
 void add_options(OptionTable& table, Options& options) {
@@ -42,7 +41,8 @@ void add_options(OptionTable& table, Options& options) {
   table.add_choice("--dtype", "", options.dtype,
                    {{"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}},
                    "type to compute in; the weights are converted");
-  table.add("--threads", "", options.threads, "compute threads", {1, 1024});
+  table.add("--threads", "", options.threads, "compute threads; more than 1 pays for large models only",
+            {1, 1024});
   table.section("Text");
   table.add("--prompt", "", options.prompt, "text to continue; empty: begin after a newline");
   table.add("--prompt-tokens", "", options.prompt_tokens,
