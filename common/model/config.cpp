@@ -161,7 +161,8 @@ void refuse_other_models(const std::string& file, const Json& json) {
   }
 }
 
-/// transformers ignores keys that it does not know, and so do we, unless one looks like a slip for a key that is not there.
+/// transformers ignores keys that it does not know, and so do we, unless one looks like a slip for a key that is not
+/// there.
 void refuse_slips(const std::string& file, const Json& json) {
   static const std::vector<std::string> known = {
       "vocab_size",          "hidden_size",         "intermediate_size", "num_hidden_layers",

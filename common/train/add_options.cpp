@@ -63,9 +63,8 @@ void add_training_options(OptionTable& table, TrainOptions& options) {
   constexpr IntegerRange batch{1, 1 << 20};
   table.section("Data and batch");
   table.add("--data", "dataset.path", options.data, "text (bytes are tokens) or token file", "FILE");
-  table.add_choice("--token-width", "dataset.token_width", options.token_width,
-                   {{"0", 0}, {"8", 8}, {"16", 16}, {"32", 32}},
-                   "bits per token of a raw file; 0: text, or a header says it");
+  table.add("--token-width", "dataset.token_width", options.token_width,
+            "bits per token of a raw file: 8, 16 or 32; 0: text, or a header says it", {0, 32});
   table.add("--micro-batch-size", "training.micro_batch_size", options.micro_batch_size,
             "sequences per rank in one forward pass; unset: 8, or what --global-batch-size leaves", batch);
   table.add("--gradient-accumulation-steps", "training.gradient_accumulation_steps",

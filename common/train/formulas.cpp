@@ -97,8 +97,8 @@ double flops_per_token(const ModelConfig& model, Index seq_length, AttentionFlop
   const auto parameters = static_cast<double>(parameter_count(model));
   const auto keys = static_cast<double>(seq_length);
   const auto width = static_cast<double>(model.num_hidden_layers * query_columns(model));
-  // Scores and weighted sum cost 2 * 2 A per pair of query and key, once forward and twice backward: 12 A. A causal query at
-  // position i sees i + 1 keys, (s + 1) / 2 on average.
+  // Scores and weighted sum cost 2 * 2 A per pair of query and key, once forward and twice backward: 12 A. A causal
+  // query at position i sees i + 1 keys, (s + 1) / 2 on average.
   const double seen = attention == AttentionFlops::full ? keys : (keys + 1.0) / 2.0;
   return 6.0 * parameters + 12.0 * width * seen;
 }

@@ -167,6 +167,9 @@ void resolve_model(TrainOptions& options) {
 
 void validate(TrainOptions& options, int world_size, int dp) {
   require<UsageError>(dp >= 1, "--dp must be at least 1, not {}", dp);
+  const int width = options.token_width;
+  require<UsageError>(width == 0 || width == 8 || width == 16 || width == 32,
+                      "--token-width must be 0, 8, 16 or 32, not {}", width);
   resolve_model(options);
   resolve_machine(options, world_size);
   resolve_batch(options, dp);

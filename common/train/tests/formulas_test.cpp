@@ -55,8 +55,8 @@ TEST(StaticMemory, IsSixteenOrEighteenBytesPerParameter) {
 }
 
 TEST(StaticMemory, AgreesWithTheChartOfAnEightBillionModel) {
-  // Charted for 8 B parameters with bfloat16 gradients and k = 8: 15, 15 and 60 GiB. Llama-3-8B has 8.03 B, the chart 8.05 B;
-  // ours are float32 gradients (twice 15) and k = 12 (90 instead of 60). Rounded figures, hence 1 %.
+  // Charted for 8 B parameters with bfloat16 gradients and k = 8: 15, 15 and 60 GiB. Llama-3-8B has 8.03 B, the
+  // chart 8.05 B; ours are float32 gradients (twice 15) and k = 12 (90 instead of 60). Rounded figures, hence 1 %.
   const StaticMemory memory =
       static_memory(load_model_config("llama-3-8b"), DType::bfloat16, OptimizerKind::adamw);
   EXPECT_NEAR(static_cast<double>(memory.parameters) / gib, 15.0, 0.15);

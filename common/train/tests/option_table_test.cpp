@@ -223,8 +223,8 @@ TEST(OptionTable, TwoOptionsWithOneNameAreAMistakeInTheProgram) {
 }
 
 TEST(OptionTable, PlantedFaultIsSeen) {
-  // Were the file applied after the flags, FlagsBeatTheFileWhereverTheyStand would have to notice: the same two sources in
-  // the wrong order give another number.
+  // Were the file applied after the flags, FlagsBeatTheFileWhereverTheyStand would have to notice: the same two
+  // sources in the wrong order give another number.
   Program program;
   program.table.parse({"--steps", "9"});
   program.table.parse(

@@ -124,6 +124,11 @@ TEST(Options, RanksAndThreadsMustAgree) {
   EXPECT_EQ(launch_options(options).kind, CommKind::mpi);
 }
 
+TEST(Options, TokenWidthsAreThoseOfFiles) {
+  EXPECT_EQ(parsed({"--token-width", "16"}).token_width, 16);
+  EXPECT_TRUE(mentions(refused({"--token-width", "12"}), {"--token-width must be 0, 8, 16 or 32, not 12"}));
+}
+
 TEST(Options, WhatOtherTrainersHaveIsExplained) {
   EXPECT_TRUE(mentions(refused({"--save-dir", "x"}), {"--save-dir is not available", "--export"}));
   EXPECT_TRUE(mentions(refused({"--resume", "x"}), {"--resume is not available"}));
