@@ -93,8 +93,6 @@ void train(Communicator& world, Options options) {
 
   // ---- Training loop ------------------------------------------------------------------------------------------------
 
-  const bool compare_replicas = settings.check_replicas == Automatic::on ||
-                                (settings.check_replicas == Automatic::automatic && dp.size() <= 8);
   Session session(world, settings, device, trace);
   session.watch(dp);
   session.start({{"data parallel", fmt::format("{} ranks, {}", dp.size(), to_string(options.mode))},
@@ -129,7 +127,7 @@ void train(Communicator& world, Options options) {
     set_phase(world, fmt::format("step {}, update", step));
     const double rate = learning_rate.at(step);
     optimizer->update(rate, clip_factor(norm, settings.clip));
-    if (compare_replicas) check_replicas(dp, device, model.flat_weights(), step);
+    if (settings.check_replicas == Automatic::on) check_replicas(dp, device, model.flat_weights(), step);
 
     session.end_step({step, loss, norm, rate});
     if (held_out && (step % settings.eval_every == 0 || step == settings.stop_after)) {
