@@ -3,6 +3,7 @@
 // builds on: common/, no chapter
 // run:  build/cpu/bin/generate runs/quickstart/model --prompt "In the beginning "
 //       build/cpu/bin/generate runs/quickstart/model --temperature 0 --tokens 50            always the likeliest byte
+//       build/cpu/bin/generate runs/quickstart/model --context 256 --tokens 2000            longer than it was trained on
 //       build/cpu/bin/generate FOLDER --prompt-tokens 1,2,3                                  vocabularies other than bytes
 // The text goes to standard output as it is drawn, byte for byte, with a newline at its end; everything else to standard error.
 
@@ -28,7 +29,7 @@ namespace {
 struct Options {
   std::string model_dir, prompt, prompt_tokens;
   SamplerSettings sampler{.temperature = 0.8, .top_k = 0, .seed = 1};
-  std::optional<Index> tokens;
+  std::optional<Index> tokens, context;
   DType dtype = DType::float32;
   int threads = 1;
 };
@@ -49,7 +50,11 @@ void add_options(OptionTable& table, Options& options) {
             "the same as token ids, for models whose tokens are not bytes; then ids are printed too",
             "1,2,3");
   table.add("--tokens", "", options.tokens,
-            "tokens to generate (default: 200, or what the model has positions for)");
+            "tokens to generate (default: 200, or what the model has positions for)", {1, Index{1} << 40});
+  table.add(
+      "--context", "", options.context,
+      "tokens that the model sees at once; when they are full, their later half begins the next ones. Best "
+      "the --seq-length of training: beyond it, text is garbled (default: all of the text)");
   table.section("Sampling");
   table.add("--temperature", "", options.sampler.temperature,
             "below 1 likely tokens become likelier, above 1 less so; 0: always the likeliest");
@@ -94,13 +99,19 @@ void run(const Options& options) {
   const std::vector<std::int32_t> prompt =
       read_prompt(options.prompt, options.prompt_tokens, config.vocab_size);
   const auto prompt_length = static_cast<Index>(prompt.size());
-  const Index count = tokens_to_generate(options.tokens, prompt_length, config.max_position_embeddings);
+  const Index positions = config.max_position_embeddings;
+  const Index context = options.context.value_or(positions);
+  require<UsageError>(context <= positions,
+                      "--context {} is too long: the model's max_position_embeddings is {}", context,
+                      positions);
+  const Index count = options.context ? options.tokens.value_or(200)
+                                      : tokens_to_generate(options.tokens, prompt_length, positions);
   if (!bytes) {
     fmt::print(stderr, "the model's vocabulary of {} tokens is not bytes: printing token ids\n",
                config.vocab_size);
   }
 
-  const Index capacity = prompt_length + count - 1;
+  const Index capacity = std::min(prompt_length + count - 1, context);
   const std::unique_ptr<Ops> ops = make_cpu_ops({.threads = options.threads});
   CachedAttention cache(*ops, config, options.dtype, capacity);
   Seams seams;
@@ -115,7 +126,9 @@ void run(const Options& options) {
   }
   Sampler sampler(options.sampler);
   const auto start = std::chrono::steady_clock::now();
-  generate(model, cache, prompt, count, sampler, [&](std::int32_t token) { write_token(token, bytes); });
+  const WhenFull when_full = options.context ? WhenFull::slide : WhenFull::refuse;
+  generate(model, cache, prompt, count, sampler, when_full,
+           [&](std::int32_t token) { write_token(token, bytes); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   write("\n");
   fmt::print(stderr, "{} tokens in {:.2f} s ({:.0f} tokens/s)\n", count, seconds,

@@ -39,15 +39,16 @@ std::vector<std::int32_t> read_prompt(const std::string& text, const std::string
 }
 
 Index tokens_to_generate(std::optional<Index> wanted, Index prompt_length, Index positions) {
-  require<UsageError>(
-      prompt_length <= positions,
-      "the prompt has {} tokens, but the model's max_position_embeddings is {}; shorten the prompt",
-      prompt_length, positions);
+  require<UsageError>(prompt_length <= positions,
+                      "the prompt has {} tokens, but the model's max_position_embeddings is {}; shorten the "
+                      "prompt, or give --context",
+                      prompt_length, positions);
   const Index fit = positions - prompt_length + 1;  // the last token is drawn and never read
   if (!wanted) return std::min<Index>(200, fit);
   require<UsageError>(
       *wanted <= fit,
-      "--tokens {} is too long: after a prompt of {} tokens and with max_position_embeddings {}, {} fit",
+      "--tokens {} is too long: after a prompt of {} tokens and with max_position_embeddings {}, {} fit; "
+      "--context has no such limit",
       *wanted, prompt_length, positions, fit);
   return *wanted;
 }

@@ -20,8 +20,9 @@ std::vector<std::int32_t> parse_token_list(std::string_view list, Index vocab_si
 std::vector<std::int32_t> read_prompt(const std::string& text, const std::string& token_list,
                                       Index vocab_size);
 
-/// How many tokens to generate: `wanted`, or if that is empty at most 200 and at most what fits. Throws UsageError, with
-/// the number that fits, if the prompt or `wanted` is longer than a model with `positions` positions can read.
+/// How many tokens to generate where the whole text has to fit: `wanted`, or if that is empty at most 200 and at most what
+/// fits. Throws UsageError, with the number that fits, if the prompt or `wanted` is longer than a model with `positions`
+/// positions can read.
 Index tokens_to_generate(std::optional<Index> wanted, Index prompt_length, Index positions);
 
 }  // namespace escalera

@@ -191,7 +191,7 @@ std::vector<std::int32_t> continuation(const SamplerSettings& settings, Index pr
   Sampler sampler(settings);
   std::vector<std::int32_t> result;
   generate(pair.cached, pair.cache, std::span(text).first(static_cast<std::size_t>(prompt)), count, sampler,
-           [&](std::int32_t token) { result.push_back(token); });
+           WhenFull::refuse, [&](std::int32_t token) { result.push_back(token); });
   EXPECT_EQ(pair.cache.length(), prompt + count - 1);
   return result;
 }
@@ -215,18 +215,45 @@ TEST(Generate, TheSameSeedGivesTheSameText) {
   EXPECT_NE(continuation({.seed = 9}, 1, 20), continuation({.seed = 10}, 1, 20));
 }
 
+TEST(Generate, SlidingReadsTheLaterHalfAgain) {
+  constexpr Index capacity = 8;
+  for (const std::size_t prompt : {3, 8, 15}) {  // the last is longer than the cache
+    Pair pair(small_config(), DType::float64, capacity);
+    Sampler sampler({.temperature = 0});
+    std::vector<std::int32_t> got;
+    generate(pair.cached, pair.cache, std::span(text).first(prompt), 30, sampler, WhenFull::slide,
+             [&](std::int32_t token) { got.push_back(token); });
+
+    // The same by full passes over what the model is to see.
+    std::vector<std::int32_t> all(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(prompt));
+    Index begin = 0;
+    for (const std::int32_t token : got) {
+      const auto length = static_cast<Index>(all.size());
+      if (length - begin > capacity) begin = length - capacity / 2;
+      const std::vector<double> logits =
+          to_host(pair.ops->device(),
+                  pair.full.next_token_logits(std::span(all).subspan(static_cast<std::size_t>(begin)),
+                                              pair.full.attention().positions(length - begin)));
+      ASSERT_EQ(token, std::max_element(logits.begin(), logits.end()) - logits.begin())
+          << "prompt of " << prompt;
+      all.push_back(token);
+    }
+  }
+}
+
 TEST(Generate, WhatDoesNotFitIsRefusedBeforeTheFirstToken) {
   Pair pair(small_config(), DType::float64, 8);
   Sampler sampler({});
   int emitted = 0;
   const auto run = [&](Index count) {
-    generate(pair.cached, pair.cache, std::span(text).first(5), count, sampler,
+    generate(pair.cached, pair.cache, std::span(text).first(5), count, sampler, WhenFull::refuse,
              [&](std::int32_t) { emitted++; });
   };
   EXPECT_NE(message_of([&] { run(5); }).find("do not fit"), std::string::npos);
   EXPECT_EQ(emitted, 0);
   run(4);
   EXPECT_EQ(emitted, 4);
+  EXPECT_NE(message_of([&] { run(1); }).find("empty cache"), std::string::npos);
 }
 
 }  // namespace
