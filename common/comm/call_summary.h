@@ -11,17 +11,19 @@
 
 namespace escalera {
 
-/// The arguments of a collective that its ranks have to agree on.
+/// The arguments of a collective that its ranks have to agree on. Those that an operation has not keep their defaults.
 struct CallSummary {
-  Operation operation{};
-  DType dtype{};
-  ReduceOp reduce{};
-  int root = 0;
+  Operation operation{};  ///< a collective; a split comes as a barrier
+  DType dtype{};          ///< of the elements
+  ReduceOp reduce{};      ///< of all_reduce
+  int root = 0;           ///< of broadcast; split_root for a split
   Index count = 0;  ///< elements of the buffer; for reduce_scatter and all_gather of one rank's part; 0 for all_to_all
+  /// Whether two ranks may meet.
   bool operator==(const CallSummary&) const = default;
 };
 static_assert(std::is_trivially_copyable_v<CallSummary>);
 
+/// What `call`, a collective, has to share with the calls of the other ranks.
 CallSummary summarize(const Call& call);
 
 /// What ranks come for when they split a group: a barrier with a root that no rank has.

@@ -17,8 +17,8 @@ enum class CommKind {
 
 /// What launch() needs to know before any rank exists.
 struct LaunchOptions {
-  CommKind kind = CommKind::mpi;
-  int ranks = 1;  ///< with threads: the world size. With mpi the launcher decides.
+  CommKind kind = CommKind::mpi;  ///< who starts the ranks
+  int ranks = 1;                  ///< with threads: the world size. With mpi the launcher decides.
 };
 
 /// Runs `body(world)` on every rank and returns the exit code of this process: 0, or 2 for a UsageError, or 1 for any

@@ -20,6 +20,8 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
+  /// Queues `operation` and returns at once; the Work waits for it and throws what it threw. If `blocking` and
+  /// nothing is in flight, it runs and throws here instead.
   Work submit(std::function<void()> operation, bool blocking);
   /// Waits for what is in flight and ends the thread; nothing may be submitted afterwards. When an exception is on its way
   /// up, it gives up first.

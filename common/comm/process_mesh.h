@@ -11,7 +11,11 @@ namespace escalera {
 
 /// Degrees of parallelism. world = tp * cp * pp * dp; ep divides cp * dp.
 struct MeshSizes {
+  /// Degree of tensor, context, pipeline, data and expert parallelism; 1: not used.
+  /// @{
   int tp = 1, cp = 1, pp = 1, dp = 1, ep = 1;
+  /// @}
+  /// Ranks that these degrees need.
   int world() const { return tp * cp * pp * dp; }
 };
 
@@ -26,7 +30,10 @@ class ProcessMesh {
   /// every degree is at least 1, ep divides cp * dp, and `order` names each axis once ("tp,cp,pp,dp").
   ProcessMesh(Communicator& world, const MeshSizes& sizes, const std::string& order = "tp,cp,pp,dp");
 
+  /// As given to the constructor.
   const MeshSizes& sizes() const { return sizes_; }
+  /// This rank's group along each axis and in each union, named like the function. All but `world` belong to the mesh.
+  /// @{
   Communicator& world() { return world_; }
   Communicator& tp() { return *tp_; }
   Communicator& cp() { return *cp_; }
@@ -35,6 +42,7 @@ class ProcessMesh {
   Communicator& ep() { return *ep_; }
   Communicator& dp_cp() { return *dp_cp_; }
   Communicator& expert_dp() { return *expert_dp_; }
+  /// @}
 
   /// The check alone, without any rank: for use before anything is started.
   static void validate(const MeshSizes& sizes, int world_size, const std::string& order);

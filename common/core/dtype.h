@@ -16,9 +16,9 @@ using Index = std::int64_t;
 
 /// A bfloat16 number: the upper half of a float32. Arithmetic happens in float; only storage is 16 bits wide.
 struct bfloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of mantissa
 
-  bfloat16() = default;
+  bfloat16() = default;  ///< zero
   /// Rounds to nearest, ties to even; NaN stays NaN.
   explicit bfloat16(float value) {
     const auto wide = std::bit_cast<std::uint32_t>(value);
@@ -26,6 +26,7 @@ struct bfloat16 {
     bits = is_nan ? static_cast<std::uint16_t>((wide >> 16) | 0x40U)
                   : static_cast<std::uint16_t>((wide + 0x7fffU + ((wide >> 16) & 1U)) >> 16);
   }
+  /// Exact.
   explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
@@ -49,20 +50,23 @@ std::string_view to_string(DType dtype);
 /// Compile-time face of DType.
 template <class T>
 struct DTypeOf;
+/// float32.
 template <>
 struct DTypeOf<float> {
-  static constexpr DType value = DType::float32;
-  using Accumulator = float;
+  static constexpr DType value = DType::float32;  ///< this type at run time
+  using Accumulator = float;                      ///< see accumulation_dtype()
 };
+/// float64.
 template <>
 struct DTypeOf<double> {
-  static constexpr DType value = DType::float64;
-  using Accumulator = double;
+  static constexpr DType value = DType::float64;  ///< this type at run time
+  using Accumulator = double;                     ///< see accumulation_dtype()
 };
+/// bfloat16.
 template <>
 struct DTypeOf<bfloat16> {
-  static constexpr DType value = DType::bfloat16;
-  using Accumulator = float;
+  static constexpr DType value = DType::bfloat16;  ///< this type at run time
+  using Accumulator = float;                       ///< see accumulation_dtype()
 };
 
 /// The C++ type that accumulation_dtype() names.

@@ -20,6 +20,7 @@ enum class MemoryCategory {
   workspace,      ///< scratch of single operations, tables, inputs
 };
 
+/// Number of categories, for arrays with a slot for each.
 inline constexpr int memory_category_count = 6;
 
 /// "parameters", "gradients", ...
@@ -34,17 +35,23 @@ class MemoryLedger {
   /// Takes back what add() booked.
   void remove(MemoryCategory category, Index bytes) noexcept;
 
+  /// Bytes held now and the most held at once since reset_peaks(), of one category and of all together. The peak of the
+  /// total may be less than the sum of the peaks.
+  /// @{
   Index current(MemoryCategory category) const { return current_[static_cast<std::size_t>(category)]; }
   Index peak(MemoryCategory category) const { return peak_[static_cast<std::size_t>(category)]; }
   Index current_total() const { return total_; }
   Index peak_total() const { return peak_total_; }
+  /// @}
 
   /// Forgets the peaks: they start again from what is held now.
   void reset_peaks();
 
   /// The most bytes that may be held at once; 0 means no limit.
+  /// @{
   Index limit() const { return limit_; }
   void set_limit(Index bytes) { limit_ = bytes; }
+  /// @}
 
  private:
   std::array<Index, memory_category_count> current_{};

@@ -42,15 +42,22 @@ class Device {
   virtual void synchronize() = 0;
 
   /// What this device's tensors hold, by category.
+  /// @{
   MemoryLedger& memory() { return memory_; }
   const MemoryLedger& memory() const { return memory_; }
+  /// @}
 
   /// Fills every new tensor with NaN from now on. Tests switch it on: whoever reads memory before writing it is found.
   void set_poison(bool on) { poison_ = on; }
 
  protected:
+  /// A block of `bytes` (0 is allowed) with undefined contents, aligned for every kernel; release() gets it back with the
+  /// same size. Neither books in the ledger.
+  /// @{
   virtual std::byte* allocate(Index bytes) = 0;
   virtual void release(std::byte* block, Index bytes) noexcept = 0;
+  /// @}
+  /// Sets every byte to `value`, in the order of the device's work.
   virtual void fill_bytes(std::byte* block, Index bytes, unsigned char value) = 0;
 
  private:
@@ -87,12 +94,18 @@ class Tensor {
   /// No tensor: empty() is true.
   Tensor() = default;
 
+  /// Whether there is no memory behind it.
   bool empty() const { return data_ == nullptr; }
+  /// Shape, elements, and bytes of all elements.
+  /// @{
   Index rows() const { return rows_; }
   Index columns() const { return columns_; }
   Index size() const { return rows_ * columns_; }
   Index bytes() const { return size() * size_of(dtype_); }
+  /// @}
+  /// Type of the elements.
   DType dtype() const { return dtype_; }
+  /// The first element, in device memory; null if empty(). A const Tensor is a fixed view, not fixed contents.
   void* data() const { return data_; }
   /// The elements as `T`, which must be the tensor's element type.
   template <class T>

@@ -17,6 +17,7 @@ class ThreadPool {
   explicit ThreadPool(int threads);
   ~ThreadPool();
 
+  /// Threads of the team, the caller among them.
   int size() const { return size_; }
 
   /// Calls body(thread) on every thread of the team at once and returns when all have finished. The first exception, if

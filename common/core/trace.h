@@ -13,22 +13,27 @@ namespace escalera {
 
 /// One finished span. Times are nanoseconds of the steady clock, which all processes of a host share.
 struct TraceEvent {
-  std::string name;      ///< "backward model.layers.3", "all_reduce", "wait all_reduce"
-  std::string stream;    ///< the row it is drawn in: "compute", "dp" (a communicator's name)
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  std::string name;        ///< "backward model.layers.3", "all_reduce", "wait all_reduce"
+  std::string stream;      ///< the row it is drawn in: "compute", "dp" (a communicator's name)
+  std::int64_t begin = 0;  ///< as Trace::now()
+  std::int64_t end = 0;    ///< as Trace::now()
   std::int64_t bytes = 0;  ///< payload of a communication, else 0
 };
 
 /// Collects the spans of one rank. Thread-safe; costs nothing while off.
 class Trace {
  public:
+  /// Whether TraceSpans record. Switch it only while no other thread of the rank records.
+  /// @{
   bool enabled() const { return enabled_; }
   void enable(bool on) { enabled_ = on; }
+  /// @}
+  /// Adds a finished span, whether or not the trace is on.
   void add(TraceEvent event);
   /// What was collected so far, in order of completion; the collection starts anew.
   std::vector<TraceEvent> take();
 
+  /// Nanoseconds of the steady clock.
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
@@ -43,6 +48,7 @@ class Trace {
 /// Adds the span from its construction to its destruction. `trace` may be null.
 class TraceSpan {
  public:
+  /// Begins a span in row `stream`. Nothing is recorded if the trace is off now.
   TraceSpan(Trace* trace, std::string_view stream, std::string_view name, std::int64_t bytes = 0)
       : trace_(trace && trace->enabled() ? trace : nullptr) {
     if (trace_) event_ = {std::string(name), std::string(stream), Trace::now(), 0, bytes};

@@ -11,11 +11,11 @@ namespace escalera {
 
 /// The heads on this rank and the view of the sequences: rows of q, k, v are [batch * length].
 struct HeadCounts {
-  Index batch = 0;
-  Index length = 0;
-  Index heads = 0;
-  Index kv_heads = 0;
-  Index head_size = 0;
+  Index batch = 0;      ///< sequences of the micro-batch
+  Index length = 0;     ///< tokens of each sequence on this rank
+  Index heads = 0;      ///< query heads; a multiple of kv_heads
+  Index kv_heads = 0;   ///< key/value heads
+  Index head_size = 0;  ///< columns of each head
 };
 
 /// Causal attention over sequences of which this rank may hold a part.
@@ -40,6 +40,7 @@ class AttentionCore {
 /// Attention on one rank.
 class LocalAttention final : public AttentionCore {
  public:
+  /// `ops` must outlive it.
   explicit LocalAttention(Ops& ops) : ops_(ops) {}
   std::vector<std::int32_t> positions(Index length) const override;
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCounts& counts,

@@ -17,21 +17,22 @@ enum class Recompute {
 
 /// Sizes and constants of the model. The defaults are those of Hugging Face's LlamaConfig where it has one.
 struct ModelConfig {
-  Index vocab_size = 256;
-  Index hidden_size = 128;
-  Index intermediate_size = 352;
-  Index num_hidden_layers = 4;
-  Index num_attention_heads = 8;
-  Index num_key_value_heads = 4;
-  Index head_dim = 0;  ///< 0: hidden_size / num_attention_heads
-  Index max_position_embeddings = 2048;
-  double rope_theta = 10000.0;
-  double rms_norm_eps = 1e-5;
+  Index vocab_size = 256;                ///< V, rows of embedding and head
+  Index hidden_size = 128;               ///< H, width of the residual stream
+  Index intermediate_size = 352;         ///< F, width of the feed-forward layers
+  Index num_hidden_layers = 4;           ///< L, blocks
+  Index num_attention_heads = 8;         ///< query heads
+  Index num_key_value_heads = 4;         ///< equal to the query heads: no grouping
+  Index head_dim = 0;                    ///< 0: hidden_size / num_attention_heads
+  Index max_position_embeddings = 2048;  ///< longest sequence
+  double rope_theta = 10000.0;           ///< base of the rotary angles
+  double rms_norm_eps = 1e-5;            ///< added to the mean square under the root
   /// Standard deviation of the initial matrices. Those that write into the residual stream (o_proj, down_proj) start
   /// smaller by 1 / sqrt(2 num_hidden_layers), as in GPT-2.
   double initializer_range = 0.02;
-  bool tie_word_embeddings = false;
+  bool tie_word_embeddings = false;  ///< whether the head uses the embedding's matrix
 
+  /// Columns of each head: head_dim, or what takes its place.
   Index head_size() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
 
   /// Throws UsageError, naming the options and the numbers that clash and a value that works, unless the sizes describe a

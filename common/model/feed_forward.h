@@ -15,6 +15,7 @@ namespace escalera {
 class FeedForward {
  public:
   virtual ~FeedForward() = default;
+  /// y, a new tensor [rows, H]; sets `state`, which backward gets.
   virtual Tensor forward(const Tensor& x, const MicroBatch& micro_batch, std::unique_ptr<UnitState>& state) = 0;
   /// Gradient of x; `x` is forward's input, kept or computed again by the block.
   virtual Tensor backward(const Tensor& dy, const Tensor& x, const MicroBatch& micro_batch, UnitState& state,

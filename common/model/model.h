@@ -13,27 +13,27 @@ namespace escalera {
 
 /// Which units a rank builds: a run of layers, and what stands before and behind them.
 struct Stage {
-  Index first_layer = 0;
-  Index layers = 0;
-  bool embedding = true;
-  bool head = true;
+  Index first_layer = 0;  ///< number in the whole model
+  Index layers = 0;       ///< may be 0
+  bool embedding = true;  ///< whether it takes tokens; else activations of the stage before
+  bool head = true;       ///< whether it ends in the loss; else it hands activations on
   /// The whole model.
   static Stage whole(const ModelConfig& config) { return {0, config.num_hidden_layers, true, true}; }
 };
 
 /// What a chapter puts in place of the one-rank defaults; null keeps the default. All must outlive the model.
 struct Seams {
-  UnitHooks* hooks = nullptr;
-  TensorRegion* region = nullptr;
-  AttentionCore* attention = nullptr;
+  UnitHooks* hooks = nullptr;              ///< around each unit: gradient reduction, gathered weights
+  TensorRegion* region = nullptr;          ///< around each pair of linears: layers split over ranks
+  AttentionCore* attention = nullptr;      ///< where queries meet keys: sequences split over ranks
   Block::FeedForwardFactory feed_forward;  ///< empty: DenseFeedForward
 };
 
 /// How the model computes.
 struct ModelOptions {
-  DType dtype = DType::float32;
-  Recompute recompute = Recompute::none;
-  Index max_positions = 0;  ///< rows of the RoPE table; 0: the configuration's max_position_embeddings
+  DType dtype = DType::float32;           ///< of weights and activations
+  Recompute recompute = Recompute::none;  ///< what backward computes again
+  Index max_positions = 0;                ///< rows of the RoPE table; 0: the configuration's max_position_embeddings
 };
 
 /// One micro-batch between its forward and the end of its backward.
@@ -55,17 +55,25 @@ class Model {
   /// Every element from (seed, name, position); the same in every layout.
   void initialize(std::uint64_t seed);
 
+  /// What the constructor was given; attention() is the default one where the seam was null.
+  /// @{
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   Ops& ops() { return ops_; }
   AttentionCore& attention() { return *attention_; }
+  /// @}
+  /// The units of the stage, in the order of forward.
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
-  /// In the order of the units.
+  /// In the order of the units. Their addresses stay; their tensors are there after allocate().
+  /// @{
   std::deque<Bucket>& buckets() { return buckets_; }
   const std::deque<Bucket>& buckets() const { return buckets_; }
-  /// All gradients of this rank as one matrix [1, elements].
+  /// @}
+  /// All gradients and all weights of this rank, each as one matrix [1, elements].
+  /// @{
   const Tensor& flat_gradients() const { return flat_gradients_; }
   const Tensor& flat_weights() const { return flat_weights_; }
+  /// @}
 
   /// Records a span per unit and direction on the row "compute". Null for none.
   void set_trace(Trace* trace) { trace_ = trace; }
@@ -81,6 +89,7 @@ class Model {
   /// says so instead.
   Tensor backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight& in_flight, bool last_micro_batch,
                   bool defer_weights = false);
+  /// The weight halves that backward deferred, from the last unit to the first.
   void weight_gradients(InFlight& in_flight, bool last_micro_batch);
 
   /// The loss added up since begin_step() on this rank. Blocks until the device has finished.

@@ -12,7 +12,7 @@ namespace escalera {
 
 /// The part of one dimension of a parameter that this rank holds.
 struct Slice {
-  Index begin = 0;
+  Index begin = 0;               ///< first element of the dimension held here
   Index size = 0;                ///< real elements of the dimension held here, without padding
   Index padded = 0;              ///< elements of the dimension in local storage, at least `size`
   Communicator* sum = nullptr;   ///< one extra group over which the gradient is summed beside its bucket's domain, or null
@@ -21,23 +21,31 @@ struct Slice {
 
 /// How a parameter starts.
 struct Initialization {
-  enum class Kind { normal, ones } kind = Kind::normal;
-  double deviation = 0.02;  ///< standard deviation, for normal
+  /// normal: matrices, with mean 0; ones: the weights of norms.
+  enum class Kind { normal, ones } kind = Kind::normal;  ///< distribution of the elements
+  double deviation = 0.02;                               ///< standard deviation, for normal
 };
 
 /// The one record that initialisation, gathering, clipping, checkpoints and export read.
 struct Parameter {
-  std::string name;                    ///< Hugging Face's name
-  Index rows = 0, columns = 0;         ///< the whole parameter, without padding; a vector has one row
-  enum class Split { none, rows, columns } split = Split::none;
-  Slice slice;                         ///< of the split dimension; of the columns if there is none
-  Initialization initialization;
-  bool decay = true;                   ///< weight decay: matrices yes, norms no
-  Index offset = 0;                    ///< first element in the bucket
+  std::string name;  ///< Hugging Face's name
+  /// The whole parameter, without padding; a vector has one row.
+  /// @{
+  Index rows = 0, columns = 0;
+  /// @}
+  /// The dimension of which a rank may hold a part.
+  enum class Split { none, rows, columns } split = Split::none;  ///< which `slice` is about
+  Slice slice;                    ///< of the split dimension; of the columns if there is none
+  Initialization initialization;  ///< of the elements
+  bool decay = true;              ///< weight decay: matrices yes, norms no
+  Index offset = 0;               ///< first element in the bucket
 
+  /// Shape and elements of the local matrix, with padding.
+  /// @{
   Index local_rows() const { return split == Split::rows ? slice.padded : rows; }
   Index local_columns() const { return split == Split::columns ? slice.padded : columns; }
   Index local_size() const { return local_rows() * local_columns(); }
+  /// @}
   /// Row-major position in the whole parameter of a local element, or -1 for padding.
   Index global_index(Index local) const;
 };
@@ -46,7 +54,9 @@ struct Parameter {
 /// layout starts from the same numbers. Philox, drawn in float64.
 class InitialValues {
  public:
+  /// Copies what it needs.
   InitialValues(const Parameter& parameter, std::uint64_t seed);
+  /// The element at a row-major position in the whole parameter; any order, any number of times.
   double operator()(Index global_index) const;
 
  private:
@@ -57,9 +67,9 @@ class InitialValues {
 /// One flat buffer of weights and one of gradients with one reduction domain: the ranks over which its gradients are
 /// summed, a shard group times a replica group. The defaults describe one rank, which holds and updates everything.
 struct Bucket {
-  std::string name;  ///< "model.layers.3"
-  std::vector<Parameter> parameters;
-  Index size = 0;  ///< elements of all parameters on this rank
+  std::string name;                   ///< "model.layers.3"
+  std::vector<Parameter> parameters;  ///< side by side, by offset
+  Index size = 0;                     ///< elements of all parameters on this rank
 
   Communicator* shard = nullptr;     ///< ranks that share out this bucket; null: nobody
   Communicator* replicas = nullptr;  ///< ranks that hold the same part; null: nobody
@@ -70,18 +80,24 @@ struct Bucket {
   Tensor gradients;  ///< [1, size] wide
 
   /// The elements that this rank's optimizer updates: [shard_begin, shard_begin + shard_size).
+  /// @{
   Index shard_begin = 0, shard_size = 0;
+  /// @}
   Tensor master;          ///< [1, shard_size] wide; the weights themselves unless the model computes in bfloat16
   Tensor gradient_shard;  ///< [1, shard_size] wide; a view of gradients unless they are sharded
 
   /// Adds a parameter behind the last one and returns its number.
   int add(Parameter parameter);
-  /// Weights or gradients of one parameter as its local matrix.
+  /// Weights or gradients of one parameter as its local matrix, a view.
+  /// @{
   Tensor weight(int number) const;
   Tensor gradient(int number) const;
+  /// @}
   /// Parameters first to last, which must be split by rows and lie side by side, as one matrix [sum of rows, columns].
+  /// @{
   Tensor merged_weight(int first, int last) const;
   Tensor merged_gradient(int first, int last) const;
+  /// @}
 
  private:
   Tensor view(const Tensor& flat, int first, int last) const;

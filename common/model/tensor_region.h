@@ -10,8 +10,8 @@ namespace escalera {
 
 /// A linear layer's weight [N, K] and where its gradient goes.
 struct LinearRef {
-  Tensor weight;
-  Tensor gradient;
+  Tensor weight;    ///< in the model's type
+  Tensor gradient;  ///< wide, same shape; added to
 };
 
 /// The region of a block in which a layer may be split over ranks: between a linear split by output columns and the next
@@ -19,12 +19,16 @@ struct LinearRef {
 /// The base class is the region of one rank. A chapter derives from it.
 class TensorRegion {
  public:
+  /// `ops` must outlive it.
   explicit TensorRegion(Ops& ops) : ops_(ops) {}
   virtual ~TensorRegion() = default;
 
   // ---- activations on their way in and out: x [rows outside, H], partial [rows inside, H] ------------------------
+  /// x as each rank of the region needs it, and the sum of what they found.
+  /// @{
   virtual Tensor enter(const Tensor& x) { return x; }
   virtual Tensor exit(const Tensor& partial) { return partial; }
+  /// @}
   /// The gradient of enter: sums what the ranks of the region found for the same input.
   virtual Tensor enter_backward(const Tensor& partial_dx) { return partial_dx; }
   /// The gradient of exit.
@@ -41,8 +45,11 @@ class TensorRegion {
   virtual Tensor row_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work);
 
   // ---- all that a loss over a split vocabulary needs; in place --------------------------------------------------
+  /// The largest of, and the sum over, the ranks of the region, for each element.
+  /// @{
   virtual void row_max(const Tensor& /*values*/) {}
   virtual void row_sum(const Tensor& /*values*/) {}
+  /// @}
   /// 1 / ranks of the region: the weight of what all of them compute alike before it joins a sum over them.
   virtual double share() const { return 1.0; }
 
@@ -52,12 +59,15 @@ class TensorRegion {
   /// Of the key/value heads; more ranks than heads hold the same one.
   virtual Slice kv_heads(Index heads) const { return {0, heads, heads}; }
   /// Of a dimension that every rank holds, of a parameter used inside (a router) or outside (a norm) the region.
+  /// @{
   virtual Slice inside(Index size) const { return {0, size, size}; }
   virtual Slice outside(Index size) const { return {0, size, size}; }
+  /// @}
   /// Of the vocabulary, padded so that all ranks hold equally many rows.
   virtual Slice vocabulary(Index size) const { return {0, size, size}; }
 
  protected:
+  /// For the overrides of a chapter.
   Ops& ops() const { return ops_; }
 
  private:

@@ -22,11 +22,13 @@ struct UnitState {
 /// in flight, each with its own.
 class Unit {
  public:
+  /// `name` is what name() returns; a derived class lists its buckets.
   explicit Unit(std::string name) : name_(std::move(name)) {}
   virtual ~Unit() = default;
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
+  /// Its module in Hugging Face's names, "model.layers.3"; also in the trace.
   const std::string& name() const { return name_; }
   /// The buckets whose weights a visit of this unit reads.
   const std::vector<Bucket*>& uses() const { return uses_; }
@@ -43,7 +45,10 @@ class Unit {
   virtual Tensor backward(const Tensor& dy, const MicroBatch& micro_batch, UnitState& state, WeightWork& work) = 0;
 
  protected:
+  /// Filled by the constructor of the derived class; the model holds the buckets.
+  /// @{
   std::vector<Bucket*> uses_, owns_;
+  /// @}
 
  private:
   std::string name_;
@@ -56,9 +61,13 @@ class UnitHooks {
   virtual ~UnitHooks() = default;
   /// Every forward and backward visit of the coming step in order, so that weights can be fetched ahead.
   virtual void begin_step(std::span<Unit* const> /*visits*/) {}
+  /// Around the forward of a visit, and before its backward: when a `before` returns, the weights of
+  /// the used buckets are there.
+  /// @{
   virtual void before_forward(Unit&) {}
   virtual void after_forward(Unit&) {}
   virtual void before_backward(Unit&) {}
+  /// @}
   /// After the input half: the unit's weights are no longer needed by this visit; gradients may still be to come.
   virtual void after_backward(Unit&) {}
   /// After the weight half: this micro-batch has added all it has to the gradients of the unit's owned buckets.

@@ -14,16 +14,16 @@
 
 namespace escalera {
 
-/// What all units of a model share.
+/// What all units of a model share. It must outlive them, and what it refers to must outlive it.
 struct UnitContext {
-  Ops& ops;
-  const ModelConfig& config;
-  DType dtype;
-  Recompute recompute;
-  TensorRegion& region;
-  AttentionCore& attention;
-  Tensor rope_table;  ///< [positions, head size], see Ops::rope_split_forward
-  Tensor loss;        ///< [1, 1] float64: where the head adds the loss
+  Ops& ops;                   ///< on whose device all tensors are
+  const ModelConfig& config;  ///< of the whole model
+  DType dtype;                ///< of weights and activations
+  Recompute recompute;        ///< what the units keep
+  TensorRegion& region;       ///< the chapter's, or that of one rank
+  AttentionCore& attention;   ///< the chapter's, or that of one rank
+  Tensor rope_table;          ///< [positions, head size], see Ops::rope_split_forward
+  Tensor loss;                ///< [1, 1] float64: where the head adds the loss
 };
 
 /// The parameters of the vocabulary matrix: embedding or head.
@@ -46,10 +46,12 @@ class Embedding final : public Unit {
 /// One transformer block: x + attention(norm(x)), then + ffn(norm(.)).
 class Block final : public Unit {
  public:
-  /// Adds the parameters of layer `layer` to `bucket`; `make_feed_forward` adds those of the second half, there or in
-  /// buckets of its own, which are then listed in `further_buckets`.
+  /// Makes the second half of a block and adds its parameters, whose names start with `prefix`, to `bucket` or to
+  /// buckets of its own.
   using FeedForwardFactory =
       std::function<std::unique_ptr<FeedForward>(UnitContext& context, Bucket& bucket, const std::string& prefix)>;
+  /// Adds the parameters of layer `layer` to `bucket`. `further_buckets` are those that `make_feed_forward` uses
+  /// besides.
   Block(UnitContext& context, Bucket& bucket, Index layer, const FeedForwardFactory& make_feed_forward,
         std::span<Bucket* const> further_buckets);
   bool can_recompute() const override { return true; }

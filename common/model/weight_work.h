@@ -15,6 +15,7 @@ namespace escalera {
 /// weights, so that these may be released after the input half.
 class WeightWork {
  public:
+  /// `ops` must outlive it; with `defer`, so must the tokens of add_embedding() until run().
   explicit WeightWork(Ops& ops, bool defer = false) : ops_(&ops), defer_(defer) {}
 
   /// dw [N, K] += dy [T, N]^T x [T, K].

@@ -13,26 +13,28 @@ namespace escalera {
 /// The sizes of one attention call. Rows of q and out are [batch * query_length], rows of k and v [batch * key_length];
 /// columns are [heads * head_size] and [kv_heads * head_size]. Query head i reads key/value head i / (heads / kv_heads).
 struct AttentionShape {
-  Index batch = 0;
-  Index query_length = 0;
-  Index key_length = 0;
-  Index heads = 0;
-  Index kv_heads = 0;
-  Index head_size = 0;
+  Index batch = 0;         ///< sequences
+  Index query_length = 0;  ///< queries of each sequence
+  Index key_length = 0;    ///< keys and values of each sequence
+  Index heads = 0;         ///< query heads, a multiple of kv_heads
+  Index kv_heads = 0;      ///< key/value heads
+  Index head_size = 0;     ///< columns of a head
   /// Position of the first query and of the first key in their sequence: query i sees key j if
   /// key_offset + j <= query_offset + i. A query may see no key at all.
+  /// @{
   Index query_offset = 0;
   Index key_offset = 0;
+  /// @}
   /// false: every query sees every key.
   bool causal = true;
 };
 
 /// What one AdamW update needs besides the spans (Loshchilov and Hutter 2019, algorithm 2, with bias correction).
 struct AdamWSettings {
-  double learning_rate = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
+  double learning_rate = 0;   ///< of this step
+  double beta1 = 0.9;         ///< decay of the first moment
+  double beta2 = 0.95;        ///< decay of the second moment
+  double epsilon = 1e-8;      ///< added to the root of the second moment
   double weight_decay = 0;    ///< 0 for parameters that do not decay
   Index step = 1;             ///< 1 for the first update
   double gradient_scale = 1;  ///< the clip factor; gradients are multiplied by it
@@ -47,6 +49,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  /// Where all tensors of the calls below live; owned by this object.
   virtual Device& device() = 0;
   /// One line for the log: threads, libraries, instruction set.
   virtual std::string description() const = 0;

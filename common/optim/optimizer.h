@@ -14,11 +14,12 @@ namespace escalera {
 
 /// What stays the same over a run.
 struct OptimizerSettings {
-  enum class Kind { adamw, sgd } kind = Kind::adamw;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
+  /// AdamW, or plain SGD without momentum.
+  enum class Kind { adamw, sgd } kind = Kind::adamw;  ///< the update rule
+  double beta1 = 0.9;                                 ///< AdamW: decay of the first moment
+  double beta2 = 0.95;                                ///< AdamW: decay of the second moment
+  double epsilon = 1e-8;                              ///< AdamW: added to the root of the second moment
+  double weight_decay = 0.1;                          ///< of the parameters that decay
 };
 
 /// Updates master weights from gradients, and the model's weights with them. Its states live on the model's device, in
@@ -33,22 +34,27 @@ class Optimizer {
   Index steps() const { return steps_; }
 
  protected:
+  /// `ops` and `buckets`, which must be allocated, must outlive it.
   Optimizer(Ops& ops, std::deque<Bucket>& buckets, const OptimizerSettings& settings)
       : ops_(ops), buckets_(buckets), settings_(settings) {}
 
   /// A run of elements of one bucket's shard with the same decay.
   struct Run {
-    std::size_t bucket = 0;
-    Index begin = 0;  ///< within the shard
+    std::size_t bucket = 0;  ///< number of the bucket
+    Index begin = 0;         ///< within the shard
+    /// Views [1, elements]. `weights` is empty where master holds the weights themselves.
+    /// @{
     Tensor master, gradient, weights;
-    double weight_decay = 0;
+    /// @}
+    double weight_decay = 0;  ///< 0 for parameters that do not decay
   };
+  /// One update of a run, number steps_ (counted from 1).
   virtual void update_run(const Run& run, double learning_rate, double gradient_scale) = 0;
 
-  Ops& ops_;
-  std::deque<Bucket>& buckets_;
-  OptimizerSettings settings_;
-  Index steps_ = 0;
+  Ops& ops_;                     ///< on whose device states and weights are
+  std::deque<Bucket>& buckets_;  ///< of the model
+  OptimizerSettings settings_;   ///< of the run
+  Index steps_ = 0;              ///< updates, the running one included
 };
 
 /// The optimizer that `settings` name, for allocated buckets. Ops and buckets must outlive it.

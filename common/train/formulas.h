@@ -31,8 +31,8 @@ Index data_parallel_traffic(const ModelConfig& model, DType dtype, int dp);
 
 /// One tensor that forward keeps for backward.
 struct ActivationRow {
-  std::string name;
-  Index elements = 0;
+  std::string name;            ///< what it is, for the table
+  Index elements = 0;          ///< on this rank
   Index bytes = 0;             ///< of all elements
   bool kept_none = true;       ///< kept from forward to backward with --recompute none
   bool kept_selective = true;  ///< ... selective
@@ -61,6 +61,7 @@ struct ActivationMemory {
   /// The head is done before the first block is computed again, so the larger of the two counts.
   Index peak() const { return blocks + (head > recomputed ? head : recomputed); }
 };
+/// The sum of block_activations() and head_activations() under `recompute`, for `rows` tokens on this rank.
 ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recompute recompute, Index rows);
 
 /// How attention's score products are counted.

@@ -32,62 +32,73 @@ std::string_view to_string(Recompute recompute);
 
 /// Model sizes typed on the command line or in the `model` section; they replace those of the preset.
 struct ModelOverrides {
+  /// See ModelConfig.
+  /// @{
   std::optional<Index> vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
       num_key_value_heads, head_dim, max_position_embeddings;
   std::optional<double> rope_theta, rms_norm_eps, initializer_range;
   std::optional<bool> tie_word_embeddings;
+  /// @}
 };
 
 /// The options of one run. Fields marked "derived" are filled by validate() where the user left them open;
 /// after it every optional below has a value.
 struct TrainOptions {
   // Model
-  std::string model_name = "tiny";  ///< preset, config.json, or folder
-  ModelOverrides model_overrides;
-  ModelConfig model;  ///< derived: the preset with the overrides, checked
-  Recompute recompute = Recompute::none;
-  std::string init_from;  ///< folder with Hugging Face weights, or empty
+  std::string model_name = "tiny";        ///< preset, config.json, or folder
+  ModelOverrides model_overrides;         ///< as typed
+  ModelConfig model;                      ///< derived: the preset with the overrides, checked
+  Recompute recompute = Recompute::none;  ///< what backward computes again
+  std::string init_from;                  ///< folder with Hugging Face weights, or empty
 
   // Data
-  std::string data = "data/kjv.txt";
+  std::string data = "data/kjv.txt";  ///< a text (its bytes are the tokens) or a token file
   int token_width = 0;  ///< bits: 8, 16 or 32, see TokenFile; 0: text, or a token file with a header
 
   // Machine
   DeviceKind device = DeviceKind::automatic;  ///< derived: cpu or cuda
   CommChoice comm = CommChoice::automatic;    ///< derived: mpi, nccl or threads
   std::optional<int> ranks;                   ///< world size with threads
-  DType dtype = DType::float32;
-  std::optional<int> threads;  ///< derived: compute threads of each rank
-  Index memory_limit = 0;      ///< bytes per rank, 0: none
+  DType dtype = DType::float32;               ///< of weights and activations
+  std::optional<int> threads;                 ///< derived: compute threads of each rank
+  Index memory_limit = 0;                     ///< bytes per rank, 0: none
 
   // Batch
-  std::optional<Index> micro_batch_size, gradient_accumulation_steps, global_batch_size;  ///< derived
-  Index seq_length = 256;
-  std::uint64_t seed = 1;
+  /// Derived: global = micro * accumulation * dp, counted in sequences.
+  /// @{
+  std::optional<Index> micro_batch_size, gradient_accumulation_steps, global_batch_size;
+  /// @}
+  Index seq_length = 256;  ///< tokens per sequence
+  std::uint64_t seed = 1;  ///< of initial weights and batches
 
   // Length and learning rate
-  Index steps = 100;                ///< number of the last step; shapes the schedule
-  std::optional<Index> stop_after;  ///< derived: last step that is run
-  OptimizerKind optimizer = OptimizerKind::adamw;
-  double learning_rate = 1e-3;
-  std::optional<double> min_learning_rate;  ///< derived: a tenth of learning_rate
-  ScheduleKind lr_schedule = ScheduleKind::cosine;
-  Index warmup_steps = 0;
-  std::optional<Index> decay_steps;  ///< derived: cosine: all after warm-up; wsd: the last fifth; constant: 0
-  double weight_decay = 0.1;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double adam_epsilon = 1e-8;
-  double clip = 1.0;  ///< largest norm of the gradient; 0: no clipping
+  Index steps = 100;                                ///< number of the last step; shapes the schedule
+  std::optional<Index> stop_after;                  ///< derived: last step that is run
+  OptimizerKind optimizer = OptimizerKind::adamw;   ///< update rule
+  double learning_rate = 1e-3;                      ///< the highest, after warm-up
+  std::optional<double> min_learning_rate;          ///< derived: a tenth of learning_rate
+  ScheduleKind lr_schedule = ScheduleKind::cosine;  ///< shape after warm-up
+  Index warmup_steps = 0;                           ///< in which the rate rises linearly
+  std::optional<Index> decay_steps;  ///< derived: cosine: all after warm-up, wsd: last fifth, constant: 0
+  double weight_decay = 0.1;         ///< of the parameters that decay
+  double beta1 = 0.9;                ///< AdamW: decay of the first moment
+  double beta2 = 0.95;               ///< AdamW: decay of the second moment
+  double adam_epsilon = 1e-8;        ///< AdamW: added to the root of the second moment
+  double clip = 1.0;                 ///< largest norm of the gradient; 0: no clipping
 
   // Evaluation
   Index eval_every = 0;   ///< steps between validations; 0: none, and nothing is held out
   Index eval_steps = 10;  ///< batches per validation
 
   // Output
-  std::string export_dir, dump_gradients, metrics, trace;  ///< empty: not written
-  Index log_every = 1;
-  Automatic check_replicas = Automatic::automatic;
+  /// A folder and three files; empty: not written. The gradients are those of the first step, before
+  /// clipping.
+  /// @{
+  std::string export_dir, dump_gradients, metrics, trace;
+  /// @}
+  Index log_every = 1;  ///< steps per line of the log
+  Automatic check_replicas =
+      Automatic::automatic;  ///< derived: compare weights of replicas; on up to 8 ranks
   double peak_tflops = 0.0;  ///< peak of one rank's device, in TFLOP/s; 0: unknown, no MFU
 
   /// The learning rate of each step; after validate().

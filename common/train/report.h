@@ -17,14 +17,16 @@ namespace escalera {
 
 /// Bytes per rank that a formula predicts for the peak of each category; empty where there is no formula.
 struct MemoryPrediction {
-  std::array<std::optional<Index>, memory_category_count> bytes{};
+  std::array<std::optional<Index>, memory_category_count> bytes{};  ///< in the order of MemoryCategory
   /// The slot of a category.
+  /// @{
   std::optional<Index>& operator[](MemoryCategory category) {
     return bytes[static_cast<std::size_t>(category)];
   }
   const std::optional<Index>& operator[](MemoryCategory category) const {
     return bytes[static_cast<std::size_t>(category)];
   }
+  /// @}
 };
 
 /// Parameters, gradients, optimizer and activations of a rank that holds the whole model (no sharding).
@@ -33,10 +35,12 @@ MemoryPrediction predict_memory(const TrainOptions& options);
 /// Bytes that formulas predict per operation, summed over ranks and steps; an operation that is not named is
 /// predicted to send nothing.
 struct TrafficPrediction {
-  std::array<Index, operation_count> bytes{};
+  std::array<Index, operation_count> bytes{};  ///< in the order of Operation
   /// The slot of an operation.
+  /// @{
   Index& operator[](Operation operation) { return bytes[static_cast<std::size_t>(operation)]; }
   const Index& operator[](Operation operation) const { return bytes[static_cast<std::size_t>(operation)]; }
+  /// @}
 };
 
 /// "=" if equal, else the difference in percent of what was predicted: "+0.4 %".

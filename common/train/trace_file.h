@@ -11,8 +11,8 @@ namespace escalera {
 
 /// The events of one rank.
 struct RankTrace {
-  int rank = 0;
-  std::vector<TraceEvent> events;
+  int rank = 0;                    ///< in the world
+  std::vector<TraceEvent> events;  ///< in order of completion
 };
 
 /// Chrome's trace format ("JSON object format"): a process per rank, a thread (row) per stream, times in

@@ -20,6 +20,7 @@ struct SamplerSettings {
 /// that a text can be had again on any machine that computes the same logits.
 class Sampler {
  public:
+  /// Starts at draw 0.
   explicit Sampler(const SamplerSettings& settings) : settings_(settings) {}
 
   /// The next token. Among equal logits the lower id counts as the likelier one. Throws Error if a logit is not finite: the
