@@ -15,7 +15,7 @@ train=(scripts/launch -n 4 step01_dp
   --learning-rate 3e-3 --lr-schedule cosine --warmup-steps 50
   --eval-every 100 --eval-steps 4 --log-every 20
   --metrics "$out/metrics.jsonl" --export "$out/model")
-generate=(build/cpu/bin/generate --model "$out/model" --prompt "And God said, " --tokens 400 --temperature 0.7 --top-k 40 --seed 1)
+generate=(build/cpu/bin/generate --model "$out/model" --prompt "And God said, " --tokens 500 --context 256 --temperature 0.7 --top-k 40 --seed 1)
 
 # Shows a command in a form that can be pasted, then runs it.
 show() {

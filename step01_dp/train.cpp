@@ -65,7 +65,7 @@ void train(Communicator& world, Options options) {
   Device& device = ops->device();
   DataParallel data_parallel(dp, options.mode, static_cast<Index>(options.bucket_mb * 1e6));
   Model model(*ops, settings.model, {settings.dtype, settings.recompute, settings.seq_length},
-              Stage::whole(settings.model), {&data_parallel, nullptr, nullptr, {}});
+              Stage::whole(settings.model), {.hooks = &data_parallel});
   model.set_trace(&trace);
   model.allocate();
   if (settings.init_from.empty()) {

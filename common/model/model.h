@@ -26,7 +26,7 @@ struct Seams {
   UnitHooks* hooks = nullptr;              ///< around each unit: gradient reduction, gathered weights
   TensorRegion* region = nullptr;          ///< around each pair of linears: layers split over ranks
   AttentionCore* attention = nullptr;      ///< where queries meet keys: sequences split over ranks
-  Block::FeedForwardFactory feed_forward;  ///< empty: DenseFeedForward
+  Block::FeedForwardFactory feed_forward = {};  ///< empty: DenseFeedForward
 };
 
 /// How the model computes.

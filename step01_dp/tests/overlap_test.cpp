@@ -81,7 +81,7 @@ TEST(OverlappedReduction, ALateRankHoldsUpTheReductionAndNotTheBackwardOfTheOthe
     const std::unique_ptr<Ops> ops = make_cpu_ops({});
     DataParallel data_parallel(*dp, DpMode::overlapped, 0);
     Late hooks(data_parallel, world.rank() == 1);
-    Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config), {&hooks, nullptr, nullptr, {}});
+    Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config), {.hooks = &hooks});
     model.set_trace(&trace);
     model.allocate();
     model.initialize(1);

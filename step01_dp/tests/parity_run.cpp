@@ -74,7 +74,7 @@ RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace) {
   const ModelConfig config = parity_model(test.tied);
   DataParallel data_parallel(group, test.mode, test.bucket_bytes);
   Faulty hooks(data_parallel, group, test.fault, test.accumulation);
-  Model model(*ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {&hooks, nullptr, nullptr, {}});
+  Model model(*ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks});
   model.set_trace(trace);
   model.allocate();
   initialize_rounded(model, seed, test.rounding);
