@@ -1,6 +1,7 @@
 // "Overlapped" means that something overlaps: the trace shows it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -55,12 +56,17 @@ TEST(BucketedReduction, StartsAfterTheLastBackward) {  // so the test above can 
   }
 }
 
-/// Sleeps in front of the first backward of one rank.
+/// Holds one rank up in front of its first backward until the other has finished its own, or for 30 seconds: if the other
+/// waits for a reduction inside its backward, the two would wait for each other.
 class Late final : public UnitHooks {
  public:
-  Late(DataParallel& hooks, bool late) : hooks_(hooks), late_(late) {}
+  Late(DataParallel& hooks, bool late, const std::atomic<bool>& other_is_done)
+      : hooks_(hooks), late_(late), other_is_done_(other_is_done) {}
   void before_backward(Unit&) override {
-    if (late_) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (late_ && !other_is_done_ && std::chrono::steady_clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     late_ = false;
   }
   void after_weight_gradients(Unit& unit, bool last) override { hooks_.after_weight_gradients(unit, last); }
@@ -68,10 +74,12 @@ class Late final : public UnitHooks {
  private:
   DataParallel& hooks_;
   bool late_;
+  const std::atomic<bool>& other_is_done_;
 };
 
 TEST(OverlappedReduction, ALateRankHoldsUpTheReductionAndNotTheBackwardOfTheOthers) {
   std::vector<Events> all(2);
+  std::atomic<bool> punctual_is_done = false;
   const ModelConfig config = parity_model(false);
   launch({CommKind::threads, 2}, [&](Communicator& world) {
     Trace trace;
@@ -80,7 +88,7 @@ TEST(OverlappedReduction, ALateRankHoldsUpTheReductionAndNotTheBackwardOfTheOthe
     const auto dp = world.split(0, world.rank(), "dp");
     const std::unique_ptr<Ops> ops = make_cpu_ops({});
     DataParallel data_parallel(*dp, DpMode::overlapped, 0);
-    Late hooks(data_parallel, world.rank() == 1);
+    Late hooks(data_parallel, world.rank() == 1, punctual_is_done);
     Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config), {.hooks = &hooks});
     model.set_trace(&trace);
     model.allocate();
@@ -93,12 +101,13 @@ TEST(OverlappedReduction, ALateRankHoldsUpTheReductionAndNotTheBackwardOfTheOthe
     model.forward({}, micro_batch, in_flight);
     world.barrier();
     model.backward({}, micro_batch, in_flight, true);
+    if (world.rank() == 0) punctual_is_done = true;
     data_parallel.finish_step();
     all[static_cast<std::size_t>(world.rank())] = trace.take();
   });
   const TraceEvent& own_backward = first_named(all[0], "backward model.embed_tokens", "compute");
   const TraceEvent& late_backward = first_named(all[1], "backward lm_head", "compute");
-  EXPECT_LT(own_backward.end, late_backward.begin) << "the punctual rank was held up inside its backward";
+  EXPECT_LT(own_backward.end, late_backward.begin) << "the punctual rank was held up in its backward";
   const TraceEvent& reduction = first_named(all[0], "all_reduce", "dp");
   EXPECT_LT(reduction.begin, own_backward.end);
   EXPECT_GT(reduction.end, late_backward.begin) << "the sum cannot be complete before the late rank has its part";
