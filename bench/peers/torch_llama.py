@@ -11,9 +11,8 @@ gradient norm, and AdamW, in float32 or under bfloat16 autocast, on random token
     python torch_llama.py --ranks 2 --threads 1              DistributedDataParallel over gloo
     python torch_llama.py --profile                          where the time goes, on standard error
 
-Where PyTorch offers several ways to the same result, the default is the one that was fastest on a CPU
-(bench/README.md has the measurements); --attention, --norm, --projections and --optimizer select
-the others. The process prints one line of JSON. Environment variables matter as much as the code:
+Where PyTorch offers several ways to the same result, --attention, --norm, --projections and --optimizer select among
+them; the defaults took the least processor time where we tried them (`tune.py --code` compares them on yours). The process prints one line of JSON. Environment variables matter as much as the code:
 against_pytorch.py sets those that make PyTorch fast, so compare through it.
 """
 import argparse
@@ -40,7 +39,7 @@ def parse_options():
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32",
                         help="bfloat16 is torch.autocast over float32 weights")
     parser.add_argument("--attention", choices=["sdpa", "naive"], default="sdpa")
-    parser.add_argument("--norm", choices=["builtin", "written-out"], default="builtin")
+    parser.add_argument("--norm", choices=["written-out", "builtin"], default="written-out")
     parser.add_argument("--projections", choices=["merged", "separate"], default="merged",
                         help="merged: q, k, v as one matrix, gate and up as one")
     parser.add_argument("--optimizer", choices=["fused", "foreach", "loop"], default="fused")

@@ -18,7 +18,7 @@ import peer  # beside this file
 CODE = {
     "defaults": [],
     "naive attention": ["--attention", "naive"],
-    "RMSNorm written out": ["--norm", "written-out"],
+    "built-in RMSNorm": ["--norm", "builtin"],
     "separate projections": ["--projections", "separate"],
     "AdamW foreach": ["--optimizer", "foreach"],
     "AdamW loop": ["--optimizer", "loop"],
