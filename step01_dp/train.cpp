@@ -95,7 +95,7 @@ void train(Communicator& world, Options options) {
 
   Session session(world, settings, device, trace);
   session.watch(dp);
-  session.start({{"data parallel", fmt::format("{} ranks, {}", dp.size(), to_string(options.mode))},
+  session.start({{"data parallel", fmt::format("{} rank{}, {}", dp.size(), dp.size() == 1 ? "" : "s", to_string(options.mode))},
                  {"backend", ops->description()}});
   for (Index step = 1; session.running(step); step++) {
     // Batch: this rank's part of the global batch, and the number of targets in all of it.

@@ -5,8 +5,7 @@ namespace escalera {
 
 std::unique_ptr<Ops> make_cuda_ops(int) {
   fail<UsageError>(
-      "--device cuda: this build has no CUDA backend. Configure with the preset 'cuda' on a machine with the CUDA toolkit, "
-      "or use --device cpu");
+      "--device cuda: this build has no CUDA backend, and this version of the project does not bring one; use --device cpu");
 }
 
 }  // namespace escalera

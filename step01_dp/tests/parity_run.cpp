@@ -1,5 +1,6 @@
 #include "step01_dp/tests/parity_run.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/optim/optimizer.h"
@@ -38,15 +39,16 @@ class Faulty final : public UnitHooks {
   Index visits_per_micro_batch_ = 0, visit_ = 0;
 };
 
-// One step: `micro_batches` of equal size from sequence `first` on; `reduce` runs after the last backward and
-// `sum` adds up the loss.
-template <class Reduce, class Sum>
+// One step: `micro_batches` of equal size, each from sequence first(number) on and open to `adjust`; `reduce` runs after the
+// last backward and `sum` adds up the loss.
+template <class Adjust, class Reduce, class Sum>
 void run_step(Model& model, Optimizer& optimizer, const ParityBatch& batch, Index micro_batches, Index micro_batch_size,
-              const std::function<Index(Index)>& first, Reduce reduce, Sum sum, RunRecord& record) {
+              const std::function<Index(Index)>& first, Adjust adjust, Reduce reduce, Sum sum, RunRecord& record) {
   const std::vector<std::int32_t> positions = model.attention().positions(batch.length);
   model.begin_step(micro_batches);
   for (Index number = 0; number < micro_batches; number++) {
-    const MicroBatch micro_batch = batch.micro_batch(first(number), micro_batch_size, positions);
+    MicroBatch micro_batch = batch.micro_batch(first(number), micro_batch_size, positions);
+    adjust(micro_batch);
     InFlight in_flight;
     model.forward({}, micro_batch, in_flight);
     model.backward({}, micro_batch, in_flight, number + 1 == micro_batches);
@@ -57,6 +59,11 @@ void run_step(Model& model, Optimizer& optimizer, const ParityBatch& batch, Inde
   record.norms.push_back(norm);
   record.gradients.push_back(record_gradients(model));
   optimizer.update(learning_rate, clip_factor(norm, clip));
+}
+
+void take_local_mean(MicroBatch& micro_batch, Index parts) {
+  const auto count = std::count_if(micro_batch.targets.begin(), micro_batch.targets.end(), [](auto t) { return t >= 0; });
+  micro_batch.loss_scale = 1.0 / static_cast<double>(std::max<Index>(count, 1) * parts);
 }
 
 OptimizerSettings sgd() {
@@ -85,7 +92,11 @@ RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace) {
     const Index size = batch.sequences / (test.accumulation * group.size());
     run_step(
         model, *optimizer, batch, test.accumulation, size,
-        [&](Index number) { return (number * group.size() + group.rank()) * size; }, [&] { hooks.finish_step(model); },
+        [&](Index number) { return (number * group.size() + group.rank()) * size; },
+        [&](MicroBatch& micro_batch) {
+          if (test.fault == Fault::local_mean) take_local_mean(micro_batch, group.size() * test.accumulation);
+        },
+        [&] { hooks.finish_step(model); },
         [&](double loss) { return group.sum(loss); }, record);
     check_replicas(group, ops->device(), model.flat_weights(), step + 1);
   }
@@ -105,7 +116,7 @@ RunRecord run_reference(const DpCase& test) {
     const ParityBatch batch(config, step);
     run_step(
         model, *optimizer, batch, 3, batch.sequences / 3, [&](Index number) { return number * batch.sequences / 3; },
-        [] {}, [](double loss) { return loss; }, record);
+        [](MicroBatch&) {}, [] {}, [](double loss) { return loss; }, record);
   }
   record.weights = record_weights(model);
   return record;

@@ -11,6 +11,7 @@ namespace escalera {
 enum class Fault {
   none,
   averaged,           ///< the sum is divided by the number of ranks, although the loss is scaled for the global batch
+  local_mean,         ///< each rank divides by the number of its own targets, and the sum by the number of ranks
   wrong_micro_batch,  ///< gradients are reduced after the first micro-batch instead of the last
   dropped_gradient,   ///< one weight's gradient is not reduced
 };

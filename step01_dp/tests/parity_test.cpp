@@ -74,14 +74,15 @@ TEST_P(NarrowParity, IsAsCloseToFloat64AsOneProcessIs) {
 
 class PlantedFault : public testing::TestWithParam<Fault> {};
 INSTANTIATE_TEST_SUITE_P(Faults, PlantedFault,
-                         testing::Values(Fault::averaged, Fault::wrong_micro_batch, Fault::dropped_gradient));
+                         testing::Values(Fault::averaged, Fault::local_mean, Fault::wrong_micro_batch,
+                                                             Fault::dropped_gradient));
 
 TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
   DpCase test;
   test.accumulation = 4;
   const RunRecord reference = run_reference(test);
   test.fault = GetParam();
-  if (test.fault == Fault::averaged) {
+  if (test.fault == Fault::averaged || test.fault == Fault::local_mean) {
     // All replicas are wrong alike: only the comparison with one process can tell.
     EXPECT_GT(largest_error(run_on_threads(2, test)[0], reference).value, 1e-3);
   } else {
