@@ -100,9 +100,7 @@ Tensor Block::forward(const Tensor& x, const MicroBatch& micro_batch, std::uniqu
                            middle_normed, kept->middle_rstd);
   if (keep_normed) kept->middle_normed = middle_normed;
   const Tensor fed = feed_forward_->forward(middle_normed, micro_batch, kept->feed_forward);
-  // Kept by the next unit as its input; of no use to anyone when this block runs a second time.
-  const Tensor y = device.empty(x.rows(), x.columns(), dtype,
-                                micro_batch.recomputing ? MemoryCategory::workspace : MemoryCategory::activations);
+  const Tensor y = device.empty(x.rows(), x.columns(), dtype, MemoryCategory::activations);
   ops.add(kept->middle, fed, y);
   state = std::move(kept);
   return y;

@@ -86,10 +86,10 @@ ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recomp
   memory.per_block = sum_of_bytes(block, recompute);
   memory.blocks = model.num_hidden_layers * memory.per_block;
   memory.head = sum_of_bytes(head_activations(model, dtype, rows), recompute);
-  // Full runs the block's forward once more and then holds what none would hold. Selective computes one tensor at a
-  // time again, as a temporary of backward, which is not counted as an activation.
-  if (recompute == Recompute::full)
-    memory.recomputed = sum_of_bytes(block, Recompute::none) - memory.per_block;
+  // With full, one block at a time still holds all that none would hold while it runs, and its output: as much as its
+  // input, which blocks has counted already. Selective computes one tensor at a time again, as a temporary of
+  // backward, which is not counted as an activation.
+  if (recompute == Recompute::full) memory.recomputed = sum_of_bytes(block, Recompute::none);
   return memory;
 }
 

@@ -57,7 +57,7 @@ struct ActivationMemory {
   Index per_block = 0;   ///< kept by each block
   Index blocks = 0;      ///< kept by all blocks
   Index head = 0;        ///< final norm, head and loss, while they are at work
-  Index recomputed = 0;  ///< computed again for the one block that is in backward
+  Index recomputed = 0;  ///< full only: what one running block needs beside its input, its output included
   /// The head is done before the first block is computed again, so the larger of the two counts.
   Index peak() const { return blocks + (head > recomputed ? head : recomputed); }
 };
