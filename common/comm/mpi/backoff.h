@@ -22,11 +22,13 @@ class Backoff {
 #endif
       return false;
     }
-    if (rounds_ <= spins + yields) {
-      sched_yield();
-      return false;
-    }
-    return true;
+    // Not a number of times: on a crowded machine one yield can last milliseconds, and whoever sleeps is woken sooner than
+    // whoever merely stands in the queue.
+    const auto now = std::chrono::steady_clock::now();
+    if (rounds_ == spins + 1) patience_ends_ = now + patience;
+    if (now >= patience_ends_) return true;
+    sched_yield();
+    return false;
   }
   /// For waits that nothing can wake: sleeps briefly where pause() says so.
   void pause_or_sleep(std::chrono::microseconds sleep) {
@@ -36,8 +38,9 @@ class Backoff {
 
  private:
   static constexpr int spins = 200;
-  static constexpr int yields = 100;
+  static constexpr std::chrono::microseconds patience{30};
   int rounds_ = 0;
+  std::chrono::steady_clock::time_point patience_ends_;
 };
 
 }  // namespace escalera

@@ -51,6 +51,9 @@ MpiJob::MpiJob() {
   MPI_CHECK(MPI_Comm_split_type(world_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &ranks_here));
   host_ = rank_;  // the lowest rank of a host lends it its number
   MPI_CHECK(MPI_Bcast(&host_, 1, MPI_INT, 0, ranks_here));
+  int ranks = 0;
+  MPI_CHECK(MPI_Comm_size(ranks_here, &ranks));
+  crowded_ = static_cast<unsigned>(ranks) > std::thread::hardware_concurrency();
   board_ = std::make_unique<HostBoard>(ranks_here, rank_);
   MPI_CHECK(MPI_Comm_free(&ranks_here));
 

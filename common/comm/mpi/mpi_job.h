@@ -36,6 +36,8 @@ class MpiJob {
   void read_environment();
   /// Whether groups within a host use shared memory; ESCALERA_COMM_PATH=mpi turns it off.
   bool uses_shared_memory() const { return uses_shared_memory_; }
+  /// Whether this host has more ranks than cores for them.
+  bool crowded() const { return crowded_; }
   HostBoard& board() { return *board_; }
 
   /// Makes what waits in this process throw PeerError soon: an exception is on its way to launch(), which ends the job.
@@ -59,6 +61,7 @@ class MpiJob {
   MPI_Comm world_ = MPI_COMM_NULL;
   MPI_Comm farewell_ = MPI_COMM_NULL;  // for all_ranks_refuse() alone
   int host_ = 0;
+  bool crowded_ = false;
   bool uses_shared_memory_ = true;
   std::unique_ptr<HostBoard> board_;
   std::atomic<bool> given_up_ = false;

@@ -28,10 +28,10 @@ std::pair<std::size_t, std::size_t> space() {
 [[noreturn]] void fail_for_space(const std::string& purpose, std::size_t bytes, int error) {
   const auto [free, total] = space();
   if (error != ENOSPC) fail("shared memory for {} ({} KB in {}): {}", purpose, bytes / 1024, folder, std::strerror(error));
-  fail("{} is too small: {} needs {} KB more, but {} of {} KB are free. In a container, start it with more: docker run "
+  fail("{} is too small: {} KB more are needed for {}, but {} of {} KB are free. In a container, start it with more: docker run "
        "--shm-size=1g ...; elsewhere: mount -o remount,size=1g {}. Or do without shared memory, which is slower: "
        "ESCALERA_COMM_PATH=mpi",
-       folder, purpose, bytes / 1024, free / 1024, total / 1024, folder);
+       folder, bytes / 1024, purpose, free / 1024, total / 1024, folder);
 }
 
 /// A name that neither another job nor another container with the same /dev/shm takes at the same time.

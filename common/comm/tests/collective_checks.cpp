@@ -3,43 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "common/comm/launch.h"
 
 namespace escalera {
-
-// ---- Buffers -------------------------------------------------------------------------------------------------------
-
-double test_value(int rank, Index i, bool rough) {
-  const Index mixed = (i * 7919 + rank * 104729 + 13) % 251;
-  if (!rough) return static_cast<double>(mixed % 17 - 8);  // sums of up to 16 of them are exact even in bfloat16
-  return std::ldexp(1.0 + static_cast<double>(mixed) / 251.0, static_cast<int>((mixed * 31 + rank * 7) % 21 - 10)) *
-         (mixed % 3 == 0 ? -1 : 1);
-}
-
-TestBuffer::TestBuffer(Index count, DType dtype, int rank, Index first, bool rough) : TestBuffer(count, dtype) {
-  for (Index i = 0; i < count; ++i) set(i, test_value(rank, first + i, rough));
-}
-
-double TestBuffer::get(Index i) const {
-  return dispatch(dtype_, [&]<class T>() {
-    T value;
-    std::memcpy(&value, bytes_.data() + i * size_of(dtype_), sizeof value);
-    return static_cast<double>(static_cast<Accumulator<T>>(value));
-  });
-}
-
-void TestBuffer::set(Index i, double value) {
-  dispatch(dtype_, [&]<class T>() {
-    const T stored = static_cast<T>(static_cast<Accumulator<T>>(value));
-    std::memcpy(bytes_.data() + i * size_of(dtype_), &stored, sizeof stored);
-  });
-}
-
-std::vector<Index> test_counts() { return {0, 1, 3, 17, 1000, 4097, 100003}; }
 
 void run_ranks(int ranks, const std::function<void(Communicator& world)>& body, int expected_code) {
   LaunchOptions options;
@@ -48,9 +17,6 @@ void run_ranks(int ranks, const std::function<void(Communicator& world)>& body, 
   EXPECT_EQ(launch(options, body), expected_code);
 }
 
-namespace {
-
-/// Compares every element; reports the first difference only.
 void expect_elements(const TestBuffer& got, Index begin, Index count, const std::function<double(Index)>& expected,
                      const std::string& what) {
   for (Index i = 0; i < count; ++i) {
@@ -61,6 +27,8 @@ void expect_elements(const TestBuffer& got, Index begin, Index count, const std:
     }
   }
 }
+
+namespace {
 
 std::string label(const char* what, Communicator& world, Index count, DType dtype) {
   return fmt::format("{} of {} {} on rank {} of {}", what, count, to_string(dtype), world.rank(), world.size());

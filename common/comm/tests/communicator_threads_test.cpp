@@ -1,4 +1,5 @@
 // Ranks as threads: the common checks on worlds of several sizes, and what happens when a rank fails.
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -56,6 +57,15 @@ TEST(ThreadCommunicator, OrderOfSummationShows) {
   EXPECT_NE(forwards.raw(), backwards.raw());
 }
 
+// The fault that the common checks must see: one wrong element.
+TEST(ThreadCommunicator, OneWrongElementShows) {
+  TestBuffer buffer(1000, DType::bfloat16, 3);
+  const auto expected = [](Index i) { return test_value(3, i); };
+  expect_elements(buffer, 0, 1000, expected, "as it was");
+  buffer.set(999, buffer.get(999) + 1);
+  EXPECT_NONFATAL_FAILURE(expect_elements(buffer, 0, 1000, expected, "planted"), "planted: element 999");
+}
+
 // ---- Failures ------------------------------------------------------------------------------------------------------
 
 TEST(ThreadCommunicatorFailure, WakesRanksThatWaitAnywhere) {
@@ -110,6 +120,21 @@ TEST(ThreadCommunicatorFailure, NamesARankThatHasLeft) {
   }, 1);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
             std::string::npos);
+}
+
+TEST(ThreadCommunicatorFailure, NamesRanksThatWaitForEachOther) {
+  for (const bool late : {false, true}) {
+    testing::internal::CaptureStderr();
+    run_ranks(2, [&](Communicator& world) {
+      float value = 0;
+      if (late == (world.rank() == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      if (world.rank() == 0) world.all_reduce({&value, 1, DType::float32});
+      if (world.rank() == 1) world.recv({&value, 1, DType::float32}, 0);
+    }, 1);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "rank 0: in \"world\" rank 0 waits in all_reduce (sum) of 1 float32, but rank 1 waits to receive 1 "
+              "float32 from rank 0\n");
+  }
 }
 
 TEST(ThreadCommunicatorFailure, NamesBothEndsOfAMismatchedTransfer) {

@@ -26,6 +26,7 @@ Work ThreadCommunicator::start(Call call) {
                 [world = group_->shared_world()] { world->fail(); });
   }
   const bool blocking = call.blocking;
+  group_->announce(rank());
   return queue_.submit([this, call = std::move(call)] {
     TraceSpan span(trace(), name(), call.name(), call.input.bytes());
     run_collective(*group_, rank(), call);
@@ -35,6 +36,7 @@ Work ThreadCommunicator::start(Call call) {
 std::unique_ptr<Communicator> ThreadCommunicator::do_split(int color, int key, const std::string& name) {
   std::shared_ptr<ThreadGroup> group;
   int new_rank = 0;
+  group_->announce(rank());
   queue_.submit([&] { group = find_new_group(color, key, name, new_rank); }, true).wait();
   return std::make_unique<ThreadCommunicator>(std::move(group), new_rank);
 }
@@ -45,6 +47,7 @@ std::shared_ptr<ThreadGroup> ThreadCommunicator::find_new_group(int color, int k
   Call meeting;
   meeting.operation = Operation::barrier;
   meeting.root = split_root;
+  meeting.blocking = true;
   group_->begin(rank(), meeting);
   auto& requests = group_->split_requests();
   auto& own = requests[static_cast<std::size_t>(rank())];

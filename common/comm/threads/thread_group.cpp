@@ -10,7 +10,7 @@ ThreadGroup::ThreadGroup(std::shared_ptr<ThreadWorld> world, std::vector<int> wo
       world_ranks_(std::move(world_ranks)),
       name_(std::move(name)),
       calls_(world_ranks_.size()),
-      left_(world_ranks_.size()),
+      states_(world_ranks_.size()),
       split_requests_(world_ranks_.size()) {
   world_->add(this);
 }
@@ -40,20 +40,23 @@ std::optional<std::string> ThreadGroup::find_mismatch() const {
   return std::nullopt;
 }
 
+void ThreadGroup::announce(int rank) {
+  std::lock_guard lock(mutex_);
+  ++states_[static_cast<std::size_t>(rank)].announced;
+}
+
 void ThreadGroup::begin(int rank, const Call& call) {
   std::unique_lock lock(mutex_);
   if (broken_ || world_->failed()) {
     broken_ = true;
     throw_peer_error();
   }
-  calls_[static_cast<std::size_t>(rank)] = &call;
   const std::uint64_t mine = generation_;
-  const auto absent = [&] {
-    for (int other = 0; other < size(); ++other) {
-      if (left_[static_cast<std::size_t>(other)]) return other;
-    }
-    return -1;
-  };
+  calls_[static_cast<std::size_t>(rank)] = &call;
+  RankState& own = states_[static_cast<std::size_t>(rank)];
+  own.arrived_for = mine;
+  --own.announced;
+  std::optional<std::string> hopeless;
   if (++arrivals_ == size()) {
     // The last one looks for all: afterwards calls vanish as ranks return or throw.
     mismatch_ = find_mismatch();
@@ -61,19 +64,41 @@ void ThreadGroup::begin(int rank, const Call& call) {
     ++generation_;
     arrived_.notify_all();
   } else {
-    arrived_.wait(lock, [&] { return generation_ != mine || broken_ || world_->failed() || absent() >= 0; });
+    arrived_.wait(lock, [&] {
+      if (generation_ != mine || broken_ || world_->failed()) return true;
+      hopeless = find_hopeless(rank, call);
+      return hopeless.has_value();
+    });
   }
   if (generation_ != mine) {
     if (mismatch_) throw Error(*mismatch_);
     return;
   }
   // From here on this rank's call is no longer to be read, so nobody may find the group complete.
-  const bool known = broken_ || world_->failed();
   broken_ = true;
   arrived_.notify_all();
-  if (known) throw_peer_error();
-  fail("rank {} of \"{}\" waits in {}, but rank {} has left the group", rank, name_, describe(summarize(call)),
-       absent());
+  if (!hopeless) throw_peer_error();
+  throw Error(*hopeless);
+}
+
+// Why a rank that has not come for this generation never will.
+std::optional<std::string> ThreadGroup::find_hopeless(int rank, const Call& call) const {
+  for (int other = 0; other < size(); ++other) {
+    const RankState& state = states_[static_cast<std::size_t>(other)];
+    if (state.arrived_for == generation_) continue;
+    std::string reason;
+    if (state.left) reason = fmt::format("rank {} has left the group", other);
+    // Its own thread waits for this rank, whose own thread is here, and nothing of it is on the way here.
+    if (call.blocking && state.waits_for && state.announced == 0) {
+      int peer = 0;
+      const Transfer* transfer = find_queued(*state.waits_for, [&](int wanted) { return wanted == rank; }, peer);
+      if (transfer) reason = describe(*transfer, peer);
+    }
+    if (!reason.empty()) {
+      return fmt::format("in \"{}\" rank {} waits in {}, but {}", name_, rank, escalera::describe(summarize(call)), reason);
+    }
+  }
+  return std::nullopt;
 }
 
 void ThreadGroup::meet() {
@@ -139,35 +164,44 @@ void ThreadGroup::complete(Batch& batch) {
   batch.changed.notify_all();
 }
 
-// The message if a transfer of `batch` waits for a rank that has left.
-std::optional<std::string> ThreadGroup::find_absent_peer(const Batch& batch) const {
+// A transfer of `batch` that still lies in its queue and whose other side is a rank that is `wanted`.
+const ThreadGroup::Transfer* ThreadGroup::find_queued(const Batch& batch, const std::function<bool(int peer)>& wanted,
+                                                      int& peer) const {
   for (const auto& [edge, mail] : mail_) {
     for (const Transfer& transfer : mail) {
-      const int peer = transfer.is_send ? edge.second : edge.first;
-      if (transfer.batch.get() == &batch && left_[static_cast<std::size_t>(peer)]) {
-        return fmt::format("rank {} of \"{}\" waits to {} {} {} {} rank {}, which has left the group", batch.rank, name_,
-                           transfer.is_send ? "send" : "receive", transfer.buffer.count,
-                           to_string(transfer.buffer.dtype), transfer.is_send ? "to" : "from", peer);
-      }
+      peer = transfer.is_send ? edge.second : edge.first;
+      if (transfer.batch.get() == &batch && wanted(peer)) return &transfer;
     }
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::string ThreadGroup::describe(const Transfer& transfer, int peer) const {
+  return fmt::format("rank {} waits to {} {} {} {} rank {}", transfer.batch->rank, transfer.is_send ? "send" : "receive",
+                     transfer.buffer.count, to_string(transfer.buffer.dtype), transfer.is_send ? "to" : "from", peer);
 }
 
 void ThreadGroup::wait(Batch& batch) {
   std::unique_lock lock(mutex_);
-  std::optional<std::string> absent;
+  RankState& own = states_[static_cast<std::size_t>(batch.rank)];
+  const auto absent = [&](int peer) { return states_[static_cast<std::size_t>(peer)].left; };
+  std::optional<std::string> hopeless;
+  own.waits_for = &batch;
+  arrived_.notify_all();  // a rank in begin() may find that we wait for each other
   batch.changed.wait(lock, [&] {
-    if (batch.queued == 0 && batch.copying == 0) return true;
-    if (!absent) absent = find_absent_peer(batch);
-    return batch.error || absent || world_->failed();
+    if ((batch.queued == 0 && batch.copying == 0) || batch.error || world_->failed()) return true;
+    int peer = 0;
+    const Transfer* lost = find_queued(batch, absent, peer);
+    if (lost) hopeless = fmt::format("in \"{}\" {}, which has left the group", name_, describe(*lost, peer));
+    return lost != nullptr;
   });
+  own.waits_for = nullptr;
   if (batch.queued == 0 && batch.copying == 0 && !batch.error) return;
   withdraw(batch);
   batch.changed.wait(lock, [&] { return batch.copying == 0; });
   if (batch.error) throw Error(*batch.error);
-  if (world_->failed() || !absent) throw_peer_error();
-  throw Error(*absent);
+  if (!hopeless) throw_peer_error();
+  throw Error(*hopeless);
 }
 
 void ThreadGroup::withdraw(Batch& batch) {
@@ -182,7 +216,7 @@ void ThreadGroup::withdraw(Batch& batch) {
 void ThreadGroup::leave(int rank) {
   {
     std::lock_guard lock(mutex_);
-    left_[static_cast<std::size_t>(rank)] = 1;
+    states_[static_cast<std::size_t>(rank)].left = true;
   }
   wake();
 }

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,8 +34,11 @@ class ThreadGroup {
 
   // ---- Collectives: begin, read the others' buffers, meet as often as needed, finish ----
 
-  /// Waits for all ranks. Throws Error, on all of them, if their calls do not fit together or a rank has gone for good;
-  /// PeerError if the job has failed.
+  /// Says that begin() will follow, perhaps from another thread.
+  void announce(int rank);
+  /// Waits for all ranks. Throws Error, on all of them, if their calls do not fit together; on this one, if another can
+  /// never come because it has left, or waits for a message that this rank cannot send while it is here; PeerError if the
+  /// job has failed.
   void begin(int rank, const Call& call);
   /// What `rank` came for; between begin() and finish().
   const Call& call(int rank) const { return *calls_[static_cast<std::size_t>(rank)]; }
@@ -82,10 +86,20 @@ class ThreadGroup {
   };
   using Edge = std::pair<int, int>;  // sender, receiver
 
+  /// Where a rank is, beside the calls that it made.
+  struct RankState {
+    int announced = 0;               // collectives that it will still come for
+    std::uint64_t arrived_for = 0;   // the last generation that it came for
+    const Batch* waits_for = nullptr;  // what its own thread waits for
+    bool left = false;
+  };
+
   std::optional<std::string> find_mismatch() const;
+  std::optional<std::string> find_hopeless(int rank, const Call& call) const;
   void withdraw(Batch& batch);
   void complete(Batch& batch);
-  std::optional<std::string> find_absent_peer(const Batch& batch) const;
+  const Transfer* find_queued(const Batch& batch, const std::function<bool(int peer)>& wanted, int& peer) const;
+  std::string describe(const Transfer& transfer, int peer) const;
 
   std::shared_ptr<ThreadWorld> world_;
   std::vector<int> world_ranks_;
@@ -95,10 +109,10 @@ class ThreadGroup {
   std::condition_variable arrived_;
   std::vector<const Call*> calls_;
   int arrivals_ = 0;
-  std::uint64_t generation_ = 0;
+  std::uint64_t generation_ = 1;
   std::optional<std::string> mismatch_;  // of the present generation
   bool broken_ = false;                  // a rank gave up waiting, so nobody may be waited for any more
-  std::vector<char> left_;
+  std::vector<RankState> states_;
   std::vector<SplitRequest> split_requests_;
   std::map<Edge, std::deque<Transfer>> mail_;  // per edge either sends or receives
 };

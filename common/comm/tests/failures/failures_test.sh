@@ -134,6 +134,17 @@ wait_for_ranks 3
 kill -INT "$launched"
 finish failure
 
+# No room in /dev/shm, as in a container that was given too little; only where one may have a /dev/shm of one's own.
+if unshare --mount true 2> /dev/null; then
+  case_name="no room for shared memory"
+  unshare --mount bash -c 'mount -t tmpfs -o size=4k tmpfs /dev/shm && exec "$@"' - \
+    "$launch" -n 2 "$job" work 1 > "$out" 2> "$err" &
+  launched=$!
+  finish 1
+  said '/dev/shm is too small'
+  said '--shm-size=1g'
+fi
+
 # Two jobs at once, which must not meet: each checks its own sums.
 begin "the first of two jobs at once" 3 work 2
 first=$launched
