@@ -53,6 +53,7 @@ void train(Communicator& world, Options options) {
   sizes.dp = options.dp.value_or(world.size());
   ProcessMesh::validate(sizes, world.size(), "tp,cp,pp,dp");
   check_files(world, settings);
+  check_data(world, settings);
   Trace trace;
   world.set_trace(&trace);
   ProcessMesh mesh(world, sizes);
@@ -77,7 +78,6 @@ void train(Communicator& world, Options options) {
   // ---- Data ---------------------------------------------------------------------------------------------------------
 
   const TokenFile file(settings.data, settings.token_width);
-  file.validate(settings.model.vocab_size);
   const DataSplit split = split_tokens(file, validation_fraction(settings), settings.seq_length);
   const BatchSampler sampler(file, split.training, settings.seq_length, settings.seed);
   std::optional<ValidationSet> held_out;

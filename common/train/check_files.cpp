@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 
+#include "common/data/sampler.h"
 #include "common/train/options.h"
+#include "common/train/setup.h"
 
 namespace escalera {
 namespace {
@@ -68,20 +71,40 @@ void check(const TrainOptions& options) {
   if (!options.export_dir.empty()) check_output_folder("--export", options.export_dir);
 }
 
-}  // namespace
+void check_tokens(const TrainOptions& options) {
+  const TokenFile file(options.data, options.token_width);
+  file.validate(options.model.vocab_size);
+  const Index length = options.seq_length, sequences = options.global_batch_size.value();
+  const Index tokens = split_tokens(file, validation_fraction(options), length).training.size();
+  require<UsageError>(
+      tokens >= sequences * length + 1,
+      "--data {}: {} tokens to train on are too few for one step of {} sequences of --seq-length {}, "
+      "which takes {}; there are {} sequences in it",
+      options.data, tokens, sequences, length, sequences * length + 1, (tokens - 1) / length);
+}
 
-void check_files(Communicator& world, const TrainOptions& options) {
-  // Rank 0 does the writing, so its view counts; on other hosts the same path may look different.
+/// Rank 0 does the writing, so its view counts; on other hosts the same path may look different.
+void ask_rank_0(Communicator& world, const std::function<void()>& question) {
   std::string refusal;
   if (world.rank() == 0) {
     try {
-      check(options);
+      question();
     } catch (const UsageError& error) {
       refusal = error.what();
     }
   }
   refusal = world.gather_strings(refusal).front();
   if (!refusal.empty()) throw UsageError(refusal);
+}
+
+}  // namespace
+
+void check_files(Communicator& world, const TrainOptions& options) {
+  ask_rank_0(world, [&] { check(options); });
+}
+
+void check_data(Communicator& world, const TrainOptions& options) {
+  ask_rank_0(world, [&] { check_tokens(options); });
 }
 
 }  // namespace escalera

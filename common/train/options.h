@@ -1,6 +1,7 @@
 // What every trainer can be asked to do: the options that all chapters share, their defaults, and the checks between
 // them.
-// defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(), run_program()
+// defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(), check_data(),
+// run_program()
 #pragma once
 
 #include <cstdint>
@@ -123,6 +124,11 @@ void validate(TrainOptions& options, int world_size, int dp);
 /// Checks that inputs can be read and that outputs can be written, without creating or changing any.
 /// Collective: rank 0 looks, and all ranks throw the same UsageError.
 void check_files(Communicator& world, const TrainOptions& options);
+
+/// Checks that the text can be trained on: that the file is what --token-width says, that every id is in the vocabulary,
+/// and that there is enough of it for one step and for validation. `options` are validated. Collective like
+/// check_files().
+void check_data(Communicator& world, const TrainOptions& options);
 
 /// A program's main: parses the command line, becomes ranks, and runs `body` on each. --help and a refused
 /// command line are printed once, whatever the number of ranks. Returns the exit code.
