@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "common/train/signals.h"
+
 namespace escalera {
 namespace {
 
@@ -196,6 +198,7 @@ LaunchOptions launch_options(const TrainOptions& options) {
 
 int run_program(OptionTable& table, const TrainOptions& options, int argc, const char* const* argv,
                 const std::function<void(Communicator& world)>& body) {
+  const SignalThread signals;
   // Ranks are needed to say anything once, even that a request is refused; so a refusal waits until there are some.
   LaunchOptions ranks;
   std::string refusal;

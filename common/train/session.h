@@ -47,7 +47,7 @@ void check_finite(Communicator& world, Index step, std::string_view what, double
 ///     session.finish();
 class Session {
  public:
-  /// Opens --metrics, switches `trace` on if --trace was given, takes over SIGINT and SIGTERM. `options` are
+  /// Opens --metrics, switches `trace` on if --trace was given, takes over the signals of SignalWatch. `options` are
   /// validated; all arguments outlive the session.
   Session(Communicator& world, const TrainOptions& options, const Device& device, Trace& trace);
   ~Session();

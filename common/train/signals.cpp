@@ -46,12 +46,41 @@ void on_signal(int signal) {
   raise(signal);
 }
 
+constexpr std::array watched_signals{SIGINT, SIGTERM, SIGUSR1};
+
+sigset_t watched_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : watched_signals) sigaddset(&set, signal);
+  return set;
+}
+
 // Installing and removing happens outside the handler and may lock.
 std::mutex watches_mutex;
 int watches = 0;
-struct sigaction previous_interrupt, previous_terminate;
+std::array<struct sigaction, watched_signals.size()> previous_actions;
 
 }  // namespace
+
+SignalThread::SignalThread() {
+  const sigset_t set = watched_set();
+  pthread_sigmask(SIG_BLOCK, &set, &previous_);
+  thread_ = std::thread([this, set] {
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    std::unique_lock lock(mutex_);
+    over_.wait(lock, [this] { return done_; });
+  });
+}
+
+SignalThread::~SignalThread() {
+  {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  over_.notify_one();
+  thread_.join();
+  pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+}
 
 SignalWatch::SignalWatch(bool announce) {
   std::lock_guard lock(watches_mutex);
@@ -62,16 +91,18 @@ SignalWatch::SignalWatch(bool announce) {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;  // a read or write under way goes on
-  sigaction(SIGINT, &action, &previous_interrupt);
-  sigaction(SIGTERM, &action, &previous_terminate);
+  for (std::size_t i = 0; i < watched_signals.size(); ++i) {
+    sigaction(watched_signals[i], &action, &previous_actions[i]);
+  }
 }
 
 SignalWatch::~SignalWatch() {
   std::lock_guard lock(watches_mutex);
   if (--watches > 0) return;
   announce_first = false;
-  sigaction(SIGINT, &previous_interrupt, nullptr);
-  sigaction(SIGTERM, &previous_terminate, nullptr);
+  for (std::size_t i = 0; i < watched_signals.size(); ++i) {
+    sigaction(watched_signals[i], &previous_actions[i], nullptr);
+  }
 }
 
 bool SignalWatch::requested() const {

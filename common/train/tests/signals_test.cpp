@@ -5,8 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "tests/support/temporary_directory.h"
 
@@ -14,7 +17,7 @@ namespace escalera {
 namespace {
 
 TEST(Signals, TheFirstSetsAFlagOnly) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     SignalWatch watch;
     EXPECT_FALSE(watch.requested());
     std::raise(signal);
@@ -22,6 +25,41 @@ TEST(Signals, TheFirstSetsAFlagOnly) {
   }
   SignalWatch fresh;
   EXPECT_FALSE(fresh.requested()) << "a new run starts without the old one's signal";
+}
+
+std::atomic<int> calls{0};
+std::atomic<bool> interrupted_a_computing_thread{false};
+thread_local bool computes = false;
+
+TEST(Signals, ThreadsThatComputeAreNotInterrupted) {
+  struct sigaction action = {}, previous = {};
+  action.sa_handler = [](int) {
+    interrupted_a_computing_thread = interrupted_a_computing_thread || computes;
+    calls++;
+  };
+  sigaction(SIGUSR1, &action, &previous);
+  {
+    const SignalThread signals;
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      computes = true;
+      while (!over) std::this_thread::yield();
+    });
+    computes = true;
+    for (int i = 1; i <= 100; i++) {
+      ASSERT_EQ(kill(getpid(), SIGUSR1), 0);
+      while (calls < i) std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
+    over = true;
+    other.join();
+    EXPECT_FALSE(interrupted_a_computing_thread);
+  }
+  // Without that thread, it is this one that is interrupted: the test can fail.
+  ASSERT_EQ(kill(getpid(), SIGUSR1), 0);
+  while (calls < 101) std::this_thread::sleep_for(std::chrono::microseconds(10));
+  EXPECT_TRUE(interrupted_a_computing_thread);
+  computes = false;
+  sigaction(SIGUSR1, &previous, nullptr);
 }
 
 TEST(Signals, RanksOfOneProcessSeeTheSame) {
