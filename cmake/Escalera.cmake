@@ -82,7 +82,7 @@ function(escalera_program name)
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS})
 endfunction()
 
-# escalera_tests(NAME [SOURCE_DIR dir] [DEPENDS target...] [RANKS n...] [TIMEOUT seconds])
+# escalera_tests(NAME [SOURCE_DIR dir] [DEPENDS target...] [RANKS n...] [TIMEOUT seconds] [SERIAL])
 #
 # GoogleTest programs from tests/ of this folder (or from SOURCE_DIR); the file name says how a test is run:
 #   *_test.cpp           program NAME_tests, each test a ctest test of its own
@@ -91,9 +91,9 @@ endfunction()
 #   *_mpi_full_test.cpp  program NAME_mpi_full_tests, both
 # Other *.cpp files beside them are helpers and are linked into each of the programs; only main comes from elsewhere: from
 # GoogleTest, or for the MPI programs from tests/support/mpi_main.cpp, which makes each rank a part of the world that
-# tests/support/mpi_world.h hands out. Programs run from the repository root.
+# tests/support/mpi_world.h hands out. Programs run from the repository root. SERIAL: ctest runs nothing beside these.
 function(escalera_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE_DIR;TIMEOUT" "DEPENDS;RANKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "SOURCE_DIR;TIMEOUT" "DEPENDS;RANKS")
   if(NOT ESCALERA_TESTS)
     return()
   endif()
@@ -134,7 +134,7 @@ function(escalera_tests name)
     # Tests are listed when ctest starts, not while building: a program that cannot start fails its tests, not the build.
     gtest_discover_tests(${program} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-                         PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT})
+                         PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${arg_SERIAL})
   endforeach()
 
   foreach(kind IN ITEMS mpi mpi_full)
