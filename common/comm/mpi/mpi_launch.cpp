@@ -1,4 +1,6 @@
 // Runs a body as one rank of an MPI job.
+#include <chrono>
+#include <thread>
 #include <mpi.h>
 
 #include <cstdio>
@@ -42,6 +44,10 @@ int run_rank(const std::shared_ptr<MpiJob>& job, const std::function<void(Commun
     return 0;
   } catch (const UsageError& error) {
     return refuse(*job, error);
+  } catch (const PeerError& error) {
+    // Another rank has failed and is about to say why and end all; this one only speaks if that never comes.
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    fail_with(error.what());
   } catch (const std::exception& error) {
     fail_with(error.what());
   } catch (...) {

@@ -77,10 +77,8 @@ void PlainCollectives::run(const Call& call) {
 void PlainCollectives::reduce(const Call& call) {
   const bool widen = call.input.dtype == DType::bfloat16;
   const auto* narrow_input = static_cast<const bfloat16*>(call.input.data);
-  std::vector<float> wide;  // the input, if widened
-  if (widen) {
-    for (Index i = 0; i < call.input.count; ++i) wide.push_back(static_cast<float>(narrow_input[i]));
-  }
+  std::vector<float> wide(static_cast<std::size_t>(widen ? call.input.count : 0));
+  for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(narrow_input[i]);
   void* input = widen ? wide.data() : call.input.data;
   const MPI_Datatype type = widen ? MPI_FLOAT : mpi_type(call.input.dtype);
   const MPI_Op op = call.reduce == ReduceOp::sum ? MPI_SUM : max_;
@@ -94,7 +92,7 @@ void PlainCollectives::reduce(const Call& call) {
     std::vector<std::byte> result(static_cast<std::size_t>(count * (widen ? 4 : size_of(call.input.dtype))));
     MPI_CHECK(MPI_Ireduce_scatter_block(input, result.data(), count, type, op, comm_, &request));
     wait(request);
-    std::memcpy(widen ? input : call.output.data, result.data(), result.size());
+    if (count > 0) std::memcpy(widen ? input : call.output.data, result.data(), result.size());
   }
   if (!widen) return;
   auto* narrow_output = static_cast<bfloat16*>(call.output.data);
