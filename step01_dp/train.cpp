@@ -40,7 +40,8 @@ void add_options(OptionTable& table, Options& options) {
                    {{"naive", DpMode::naive}, {"bucketed", DpMode::bucketed}, {"overlapped", DpMode::overlapped}},
                    "how gradients are reduced");
   table.add("--bucket-mb", "distributed.bucket_mb", options.bucket_mb,
-            "gradients of neighbouring units travel together up to this size, in MB (10^6 bytes); 0: each unit alone");
+            "gradients of neighbouring units travel together up to this size, in MB (10^6 bytes); 0: each unit alone",
+            {0, 1e9});
 }
 
 void train(Communicator& world, Options options) {
@@ -54,6 +55,7 @@ void train(Communicator& world, Options options) {
   ProcessMesh::validate(sizes, world.size(), "tp,cp,pp,dp");
   check_files(world, settings);
   check_data(world, settings);
+  check_memory(world, settings);
   Trace trace;
   world.set_trace(&trace);
   ProcessMesh mesh(world, sizes);

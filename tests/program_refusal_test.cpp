@@ -64,6 +64,24 @@ TEST_F(Refusal, ModelsThatDoNotFitTogether) {
   expect_refused({"--max-position-embeddings", "16"}, {"--seq-length 24", "--max-position-embeddings 16"});
 }
 
+TEST_F(Refusal, ModelsThatDoNotFitTheMachine) {
+  expect_refused({"--hidden-size", "240000"}, {"GB", "4 ranks of this host", "--hidden-size"});
+  expect_refused({"--num-hidden-layers", "2147483647", "--hidden-size", "240000"},
+                 {"--num-hidden-layers 2147483647", "--hidden-size 240000", "parameters"});
+}
+
+TEST_F(Refusal, OutputsThatWouldDestroyAnInputOrEachOther) {
+  expect_refused({"--metrics", text_}, {"--metrics", "--data", "text.txt"});
+  expect_refused({"--dump-gradients", text_}, {"--dump-gradients", "--data"});
+  expect_refused({"--export", folder_.path(), "--trace", folder_ / "model.safetensors"}, {"--export", "--trace"});
+  EXPECT_EQ(folder_.read("text.txt").size(), 3000U);
+}
+
+TEST_F(Refusal, NamesThatAreEmptyAndBucketsThatOverflow) {
+  expect_refused({"--export", ""}, {"--export", "empty"});
+  expect_refused({"--bucket-mb", "1e300"}, {"--bucket-mb", "1e+300"});
+}
+
 // C03, C33
 TEST_F(Refusal, LayoutsThatDoNotFitTheNumberOfRanks) {
   expect_refused({"--ranks", "6", "--dp", "4"}, {"6", "dp 4"});

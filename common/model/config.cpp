@@ -193,6 +193,17 @@ void ModelConfig::validate() const {
   require<UsageError>(head_dim >= 0, "--head-dim must be at least 2 (or 0: hidden size / heads), not {}",
                       head_dim);
 
+  // As real numbers: with sizes that nobody means, the exact count would overflow.
+  const auto width = static_cast<double>(hidden_size), vocabulary = static_cast<double>(vocab_size);
+  const double per_layer = width * (3.0 * static_cast<double>(intermediate_size) +
+                                    2.0 * static_cast<double>(num_attention_heads + num_key_value_heads) *
+                                        static_cast<double>(std::max<Index>(head_dim, 1)));
+  const double parameters = 2 * vocabulary * width + static_cast<double>(num_hidden_layers) * per_layer;
+  require<UsageError>(parameters < 1e14,
+                      "--num-hidden-layers {}, --hidden-size {}, --intermediate-size {} and --vocab-size {} make about {:.0e} "
+                      "parameters, more than any machine holds",
+                      num_hidden_layers, hidden_size, intermediate_size, vocab_size, parameters);
+
   const Index heads = num_attention_heads, kv_heads = num_key_value_heads;
   if (heads % kv_heads != 0) {
     Index works = std::min(heads, kv_heads);

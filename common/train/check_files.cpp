@@ -2,12 +2,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "common/data/sampler.h"
 #include "common/train/options.h"
+#include "common/train/report.h"
 #include "common/train/setup.h"
 
 namespace escalera {
@@ -22,6 +24,12 @@ bool may_write(const fs::path& path) {
 
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+/// One name for each file, whether or not it is there yet.
+fs::path one_name(const fs::path& path) {
+  std::error_code ignored;
+  return fs::weakly_canonical(fs::absolute(path), ignored);
 }
 
 void check_output_file(const char* flag, const std::string& file) {
@@ -58,13 +66,19 @@ void check(const TrainOptions& options) {
     require<UsageError>(fs::is_directory(options.init_from, ignored),
                         "--init-from {}: there is no such folder", options.init_from);
   }
-  std::map<fs::path, std::string> taken;
+  // Writing over what is being read would destroy it, and half of the run with it.
+  std::map<fs::path, std::string> taken{{one_name(options.data), "--data"}};
+  for (const auto& [flag, folder] : {std::pair<const char*, const std::string&>{"--init-from", options.init_from},
+                                     {"--export", options.export_dir}}) {
+    if (folder.empty()) continue;
+    for (const char* name : {"config.json", "model.safetensors"}) taken.emplace(one_name(fs::path(folder) / name), flag);
+  }
   for (const auto& [flag, file] : {std::pair<const char*, const std::string&>{"--metrics", options.metrics},
                                    {"--trace", options.trace},
                                    {"--dump-gradients", options.dump_gradients}}) {
     if (file.empty()) continue;
     check_output_file(flag, file);
-    const auto [other, is_new] = taken.emplace(fs::absolute(file).lexically_normal(), flag);
+    const auto [other, is_new] = taken.emplace(one_name(file), flag);
     require<UsageError>(is_new || fs::is_other(file, ignored),
                         "{} and {} both name {}; give each a file of its own", other->second, flag, file);
   }
@@ -81,6 +95,25 @@ void check_tokens(const TrainOptions& options) {
       "--data {}: {} tokens to train on are too few for one step of {} sequences of --seq-length {}, "
       "which takes {}; there are {} sequences in it",
       options.data, tokens, sequences, length, sequences * length + 1, (tokens - 1) / length);
+}
+
+void check_memory_of_host(const TrainOptions& options, Index ranks_here) {
+  const auto installed = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  // Gates and residuals alone, as a real number: sizes that nobody means would overflow the exact formulas.
+  const ModelConfig& model = options.model;
+  double needed = static_cast<double>(options.micro_batch_size.value()) * static_cast<double>(options.seq_length) *
+                  (static_cast<double>(model.num_hidden_layers) *
+                       static_cast<double>(model.hidden_size + model.intermediate_size + model.head_size()) +
+                   static_cast<double>(model.vocab_size));
+  if (needed < 1e15) {
+    const MemoryPrediction predicted = predict_memory(options);
+    needed = 0;
+    for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));
+  }
+  require<UsageError>(needed * static_cast<double>(ranks_here) <= installed,
+                      "this model and batch need {:.1f} GB on each of {} ranks of this host, which has {:.1f} GB; take a "
+                      "smaller model (--model, --hidden-size, ...), --micro-batch-size or --seq-length, or fewer ranks",
+                      needed / 1e9, ranks_here, installed / 1e9);
 }
 
 /// Rank 0 does the writing, so its view counts; on other hosts the same path may look different.
@@ -105,6 +138,14 @@ void check_files(Communicator& world, const TrainOptions& options) {
 
 void check_data(Communicator& world, const TrainOptions& options) {
   ask_rank_0(world, [&] { check_tokens(options); });
+}
+
+void check_memory(Communicator& world, const TrainOptions& options) {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const std::vector<std::string> hosts = world.gather_strings(host);
+  const Index ranks_here = std::count(hosts.begin(), hosts.end(), hosts.front());
+  ask_rank_0(world, [&] { check_memory_of_host(options, ranks_here); });
 }
 
 }  // namespace escalera

@@ -170,7 +170,12 @@ void OptionTable::add(const std::string& flag, const std::string& key, std::opti
 void OptionTable::add(const std::string& flag, const std::string& key, std::string& target,
                       const std::string& help, const std::string& placeholder) {
   Entry entry{flag, key, help, "", placeholder, target, Kind::text, {}};
-  entry.set = [&target](const std::string& text, const std::string&) { target = text; };
+  // An empty name is a shell variable that was not set: taken for "not given", it would lose what was to be written.
+  const bool is_path = placeholder == "FILE" || placeholder == "DIR";
+  entry.set = [&target, is_path](const std::string& text, const std::string& where) {
+    require<UsageError>(!is_path || !text.empty(), "{}: the name is empty; leave the option out if it is not wanted", where);
+    target = text;
+  };
   insert(std::move(entry));
 }
 

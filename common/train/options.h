@@ -1,6 +1,6 @@
 // What every trainer can be asked to do: the options that all chapters share, their defaults, and the checks between
 // them.
-// defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(), check_data(),
+// defines: TrainOptions, add_train_options(), resolve_model(), validate(), check_files(), check_data(), check_memory(),
 // run_program()
 #pragma once
 
@@ -129,6 +129,10 @@ void check_files(Communicator& world, const TrainOptions& options);
 /// and that there is enough of it for one step and for validation. `options` are validated. Collective like
 /// check_files().
 void check_data(Communicator& world, const TrainOptions& options);
+
+/// Checks that what the formulas predict for all ranks of rank 0's host fits into its memory, before anything is
+/// allocated: a machine that begins to swap can hardly be stopped. Collective like check_files().
+void check_memory(Communicator& world, const TrainOptions& options);
 
 /// A program's main: parses the command line, becomes ranks, and runs `body` on each. --help and a refused
 /// command line are printed once, whatever the number of ranks. Returns the exit code.

@@ -9,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "common/checkpoint/atomic_file.h"
+
 namespace escalera {
 namespace {
 
@@ -102,12 +104,7 @@ void write_trace(Communicator& world, Trace& trace, const std::string& path) {
         same_clock ? 0 : mine["now"].get<std::int64_t>() - theirs["now"].get<std::int64_t>();
     ranks.push_back({static_cast<int>(rank), unpacked(theirs["events"], shift)});
   }
-  const std::string text = trace_json(ranks);
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  require(file != nullptr, "--trace {}: the file cannot be opened for writing", path);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  require(written && closed, "--trace {}: writing {} bytes failed; is the disk full?", path, text.size());
+  write_file(path, trace_json(ranks));
 }
 
 }  // namespace escalera

@@ -1,9 +1,9 @@
 // Runs a body as one rank of an MPI job.
-#include <chrono>
-#include <thread>
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "common/comm/backends.h"
 #include "common/comm/mpi/mpi_check.h"
