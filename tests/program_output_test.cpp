@@ -146,7 +146,7 @@ std::map<std::string, std::string> predicted_rows(const std::string& out) {
   return rows;
 }
 
-using Kind = std::tuple<const char*, const char*, const char*>;
+using Kind = std::tuple<std::string, std::string, std::string>;
 class ReportTables : public testing::TestWithParam<Kind> {};
 
 std::string name_of(const testing::TestParamInfo<Kind>& test) {

@@ -4,7 +4,7 @@
 namespace escalera {
 namespace {
 
-using Layout = std::tuple<int, const char*, const char*, bool>;
+using Layout = std::tuple<int, std::string, std::string, bool>;
 class ProgramMatrix : public testing::TestWithParam<Layout> {};
 
 std::string name_of(const testing::TestParamInfo<Layout>& test) {
