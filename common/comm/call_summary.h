@@ -17,7 +17,8 @@ struct CallSummary {
   DType dtype{};          ///< of the elements
   ReduceOp reduce{};      ///< of all_reduce
   int root = 0;           ///< of broadcast; split_root for a split
-  Index count = 0;  ///< elements of the buffer; for reduce_scatter and all_gather of one rank's part; 0 for all_to_all
+  Index count =
+      0;  ///< elements of the buffer; for reduce_scatter and all_gather of one rank's part; 0 for all_to_all
   /// Whether two ranks may meet.
   bool operator==(const CallSummary&) const = default;
 };
@@ -40,7 +41,8 @@ std::optional<std::string> describe_mismatch(int sender, const BufferView& sent,
                                              const BufferView& expected, const std::string& name);
 
 /// What is wrong when rank `sender` of an all_to_all sends `sent` elements and rank `receiver` expects `expected`.
-std::string describe_uneven_all_to_all(int sender, Index sent, int receiver, Index expected, const std::string& name);
+std::string describe_uneven_all_to_all(int sender, Index sent, int receiver, Index expected,
+                                       const std::string& name);
 
 /// Where part `part` of `count` elements begins when they are dealt out to `parts` ranks as evenly as possible; part
 /// `parts` begins at the end.

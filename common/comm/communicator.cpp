@@ -31,7 +31,9 @@ Work& Work::operator=(Work&& other) noexcept {
   return *this;
 }
 
-Work::~Work() { finish(); }
+Work::~Work() {
+  finish();
+}
 
 void Work::finish() noexcept {
   if (!wait_) return;
@@ -77,14 +79,16 @@ Call all_to_all_call(BufferView input, std::span<const Index> send_counts, Buffe
 }
 
 Call exchange_call(std::vector<PointToPoint> transfers, bool blocking) {
-  const bool receives_only =
-      std::none_of(transfers.begin(), transfers.end(), [](const PointToPoint& transfer) { return transfer.is_send; });
+  const bool receives_only = std::none_of(transfers.begin(), transfers.end(),
+                                          [](const PointToPoint& transfer) { return transfer.is_send; });
   Call call = make_call(receives_only ? Operation::recv : Operation::send, {}, {}, blocking);
   call.transfers = std::move(transfers);
   return call;
 }
 
-Index total(const std::vector<Index>& counts) { return std::accumulate(counts.begin(), counts.end(), Index{0}); }
+Index total(const std::vector<Index>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), Index{0});
+}
 
 }  // namespace
 
@@ -97,8 +101,12 @@ std::string_view Call::name() const {
   return to_string(operation);
 }
 
-Work Communicator::all_reduce_async(BufferView buffer, ReduceOp op) { return run(all_reduce_call(buffer, op, false)); }
-void Communicator::all_reduce(BufferView buffer, ReduceOp op) { run(all_reduce_call(buffer, op, true)); }
+Work Communicator::all_reduce_async(BufferView buffer, ReduceOp op) {
+  return run(all_reduce_call(buffer, op, false));
+}
+void Communicator::all_reduce(BufferView buffer, ReduceOp op) {
+  run(all_reduce_call(buffer, op, true));
+}
 
 Work Communicator::reduce_scatter_async(BufferView input, BufferView output) {
   return run(make_call(Operation::reduce_scatter, input, output, false));
@@ -114,8 +122,12 @@ void Communicator::all_gather(BufferView input, BufferView output) {
   run(make_call(Operation::all_gather, input, output, true));
 }
 
-Work Communicator::broadcast_async(BufferView buffer, int root) { return run(broadcast_call(buffer, root, false)); }
-void Communicator::broadcast(BufferView buffer, int root) { run(broadcast_call(buffer, root, true)); }
+Work Communicator::broadcast_async(BufferView buffer, int root) {
+  return run(broadcast_call(buffer, root, false));
+}
+void Communicator::broadcast(BufferView buffer, int root) {
+  run(broadcast_call(buffer, root, true));
+}
 
 Work Communicator::all_to_all_async(BufferView input, std::span<const Index> send_counts, BufferView output,
                                     std::span<const Index> receive_counts) {
@@ -129,9 +141,13 @@ void Communicator::all_to_all(BufferView input, std::span<const Index> send_coun
 Work Communicator::exchange_async(std::vector<PointToPoint> transfers) {
   return run(exchange_call(std::move(transfers), false));
 }
-void Communicator::exchange(std::vector<PointToPoint> transfers) { run(exchange_call(std::move(transfers), true)); }
+void Communicator::exchange(std::vector<PointToPoint> transfers) {
+  run(exchange_call(std::move(transfers), true));
+}
 
-void Communicator::barrier() { run(make_call(Operation::barrier, {}, {}, true)); }
+void Communicator::barrier() {
+  run(make_call(Operation::barrier, {}, {}, true));
+}
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
   auto group = do_split(color, key, name);
@@ -155,21 +171,25 @@ void Communicator::check(const Call& call) const {
   good(call.root >= 0 && call.root < size_, "there is no such root");
   switch (call.operation) {
     case Operation::reduce_scatter:
-      good(call.input.count == call.output.count * size_, "the input must be as large as the outputs of all ranks");
+      good(call.input.count == call.output.count * size_,
+           "the input must be as large as the outputs of all ranks");
       break;
     case Operation::all_gather:
-      good(call.output.count == call.input.count * size_, "the output must be as large as the inputs of all ranks");
+      good(call.output.count == call.input.count * size_,
+           "the output must be as large as the inputs of all ranks");
       break;
     case Operation::all_to_all: {
       const auto ranks = static_cast<std::size_t>(size_);
-      good(call.send_counts.size() == ranks && call.receive_counts.size() == ranks, "one count per rank is needed");
+      good(call.send_counts.size() == ranks && call.receive_counts.size() == ranks,
+           "one count per rank is needed");
       for (const Index count : call.send_counts) good(count >= 0, "negative number of elements");
       for (const Index count : call.receive_counts) good(count >= 0, "negative number of elements");
       good(total(call.send_counts) <= call.input.count, "more elements to send than the input has");
       good(total(call.receive_counts) <= call.output.count, "more elements to receive than the output holds");
       break;
     }
-    default: break;
+    default:
+      break;
   }
   for (const PointToPoint& transfer : call.transfers) {
     good_buffer(transfer.buffer);
@@ -189,18 +209,24 @@ void Communicator::count(const Call& call) {
   const Index own = part_begin(count, size_, rank_ + 1) - part_begin(count, size_, rank_);
   const Index element = size_of(call.input.dtype);
   switch (call.operation) {
-    case Operation::all_reduce: return book(call.operation, 2 * (count - own) * element);
-    case Operation::broadcast: return book(call.operation, (count - own) * element);
-    case Operation::reduce_scatter: return book(call.operation, (size_ - 1) * call.output.bytes());
-    case Operation::all_gather: return book(call.operation, (size_ - 1) * call.input.bytes());
+    case Operation::all_reduce:
+      return book(call.operation, 2 * (count - own) * element);
+    case Operation::broadcast:
+      return book(call.operation, (count - own) * element);
+    case Operation::reduce_scatter:
+      return book(call.operation, (size_ - 1) * call.output.bytes());
+    case Operation::all_gather:
+      return book(call.operation, (size_ - 1) * call.input.bytes());
     case Operation::all_to_all:
       return book(call.operation,
                   (total(call.send_counts) - call.send_counts[static_cast<std::size_t>(rank_)]) * element);
-    case Operation::barrier: return book(call.operation, 0);
+    case Operation::barrier:
+      return book(call.operation, 0);
     case Operation::send:
     case Operation::recv:
       for (const PointToPoint& transfer : call.transfers) {
-        book(transfer.is_send ? Operation::send : Operation::recv, transfer.is_send ? transfer.buffer.bytes() : 0);
+        book(transfer.is_send ? Operation::send : Operation::recv,
+             transfer.is_send ? transfer.buffer.bytes() : 0);
       }
   }
 }
@@ -217,7 +243,9 @@ Work Communicator::run(Call call) {
   }
   count(call);
   const std::string waiting = "wait " + std::string(call.name());
-  const auto begin = [&] { return counting_control_ ? start_control(std::move(call)) : start(std::move(call)); };
+  const auto begin = [&] {
+    return counting_control_ ? start_control(std::move(call)) : start(std::move(call));
+  };
   if (call.blocking) {
     TraceSpan span(trace_, "compute", waiting);
     begin().wait();
@@ -236,13 +264,16 @@ Work Communicator::run(Call call) {
 void Communicator::run_on_one_rank(const Call& call) {
   switch (call.operation) {
     case Operation::reduce_scatter:
-    case Operation::all_gather: copy(call.output.data, call.input.data, call.input.bytes()); break;
+    case Operation::all_gather:
+      copy(call.output.data, call.input.data, call.input.bytes());
+      break;
     case Operation::all_to_all:
       require(call.send_counts[0] == call.receive_counts[0], "{}",
               describe_uneven_all_to_all(0, call.send_counts[0], 0, call.receive_counts[0], name_));
       copy(call.output.data, call.input.data, call.send_counts[0] * size_of(call.input.dtype));
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -255,8 +286,9 @@ void Communicator::run_transfers_to_self(Call& call) {
     return true;
   });
   require(sends.size() == receives.size(),
-          "exchange on \"{}\": rank {} sends {} and receives {} messages from itself; both must be in one exchange", name_,
-          rank_, sends.size(), receives.size());
+          "exchange on \"{}\": rank {} sends {} and receives {} messages from itself; both must be in one "
+          "exchange",
+          name_, rank_, sends.size(), receives.size());
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (const auto wrong = describe_mismatch(rank_, sends[i], rank_, receives[i], name_)) throw Error(*wrong);
     copy(receives[i].data, sends[i].data, sends[i].bytes());

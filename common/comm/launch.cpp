@@ -14,7 +14,9 @@ int launch(const LaunchOptions& options, const std::function<void(Communicator& 
   return under_mpi_launcher() ? run_on_mpi(body) : run_on_threads(1, body);
 }
 
-void set_phase(Communicator& world, const std::string& phase) { world.note_phase(phase); }
+void set_phase(Communicator& world, const std::string& phase) {
+  world.note_phase(phase);
+}
 
 namespace {
 
@@ -44,7 +46,8 @@ int launched_world_size() {
 }
 
 bool under_mpi_launcher() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "FLUX_JOB_SIZE"}) {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "FLUX_JOB_SIZE"}) {
     if (std::getenv(variable)) return true;
   }
   return std::getenv("SLURM_PROCID") && launched_world_size() > 1;

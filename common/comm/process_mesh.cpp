@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::array<std::string_view, 4> axis_names = {"tp", "cp", "pp", "dp"};
 
-std::array<int, 4> sizes_by_axis(const MeshSizes& sizes) { return {sizes.tp, sizes.cp, sizes.pp, sizes.dp}; }
+std::array<int, 4> sizes_by_axis(const MeshSizes& sizes) {
+  return {sizes.tp, sizes.cp, sizes.pp, sizes.dp};
+}
 
 /// Positions in axis_names, fastest axis first.
 std::vector<std::size_t> parse_order(const std::string& order) {
@@ -27,10 +29,11 @@ std::vector<std::size_t> parse_order(const std::string& order) {
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  require<UsageError>(good && axes.size() == axis_names.size(),
-                      "mesh order \"{}\" must name each of tp, cp, pp and dp once, fastest first, for example "
-                      "tp,cp,pp,dp",
-                      order);
+  require<UsageError>(
+      good && axes.size() == axis_names.size(),
+      "mesh order \"{}\" must name each of tp, cp, pp and dp once, fastest first, for example "
+      "tp,cp,pp,dp",
+      order);
   return axes;
 }
 
@@ -62,15 +65,17 @@ void ProcessMesh::validate(const MeshSizes& sizes, int world_size, const std::st
   const std::array<std::pair<std::string_view, int>, 5> degrees = {
       {{"tp", sizes.tp}, {"cp", sizes.cp}, {"pp", sizes.pp}, {"dp", sizes.dp}, {"ep", sizes.ep}}};
   for (const auto& [name, degree] : degrees) {
-    require<UsageError>(degree >= 1, "{} is {}, but every degree must be at least 1 ({}, ep {}; {} ranks); use {} 1", name,
+    require<UsageError>(degree >= 1,
+                        "{} is {}, but every degree must be at least 1 ({}, ep {}; {} ranks); use {} 1", name,
                         degree, list_sizes(sizes), sizes.ep, world_size, name);
   }
   // In 64 bits: absurd degrees must not wrap around to something that looks right.
   const Index product = Index{sizes.tp} * sizes.cp * sizes.pp;
-  require<UsageError>(product <= 1'000'000 && product * sizes.dp <= 1'000'000'000, "{} are more ranks than anyone has",
-                      list_sizes(sizes));
-  require<UsageError>(sizes.world() == world_size, "{} make {} ranks, but {} {} running; {}", list_sizes(sizes),
-                      sizes.world(), world_size, world_size == 1 ? "is" : "are", suggest(sizes, world_size));
+  require<UsageError>(product <= 1'000'000 && product * sizes.dp <= 1'000'000'000,
+                      "{} are more ranks than anyone has", list_sizes(sizes));
+  require<UsageError>(sizes.world() == world_size, "{} make {} ranks, but {} {} running; {}",
+                      list_sizes(sizes), sizes.world(), world_size, world_size == 1 ? "is" : "are",
+                      suggest(sizes, world_size));
   const int data_ranks = sizes.cp * sizes.dp;
   require<UsageError>(data_ranks % sizes.ep == 0,
                       "ep {} must divide cp * dp = {} ({}; {} ranks); ep {} would fit", sizes.ep, data_ranks,
@@ -92,7 +97,8 @@ ProcessMesh::ProcessMesh(Communicator& world, const MeshSizes& sizes, const std:
   // and differs between groups can be the color, so we take the coordinates with those of the group set to zero.
   const auto number = [&](const std::array<int, 4>& coordinates) {
     int value = 0;
-    for (std::size_t axis = 0; axis < degrees.size(); ++axis) value = value * degrees[axis] + coordinates[axis];
+    for (std::size_t axis = 0; axis < degrees.size(); ++axis)
+      value = value * degrees[axis] + coordinates[axis];
     return value;
   };
   const auto along = [&](std::size_t axis) {

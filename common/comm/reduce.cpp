@@ -15,11 +15,13 @@ void reduce(std::span<const void* const> sources, T* destination, Index count, R
   for (Index begin = 0; begin < count; begin += block) {
     const Index length = std::min(block, count - begin);
     const T* first = static_cast<const T*>(sources[0]) + begin;
-    for (Index i = 0; i < length; ++i) sums[static_cast<std::size_t>(i)] = static_cast<Accumulator<T>>(first[i]);
+    for (Index i = 0; i < length; ++i)
+      sums[static_cast<std::size_t>(i)] = static_cast<Accumulator<T>>(first[i]);
     for (const void* source : sources.subspan(1)) {
       const T* next = static_cast<const T*>(source) + begin;
       if (op == ReduceOp::sum) {
-        for (Index i = 0; i < length; ++i) sums[static_cast<std::size_t>(i)] += static_cast<Accumulator<T>>(next[i]);
+        for (Index i = 0; i < length; ++i)
+          sums[static_cast<std::size_t>(i)] += static_cast<Accumulator<T>>(next[i]);
       } else {
         for (Index i = 0; i < length; ++i) {
           const auto value = static_cast<Accumulator<T>>(next[i]);
@@ -29,7 +31,8 @@ void reduce(std::span<const void* const> sources, T* destination, Index count, R
         }
       }
     }
-    for (Index i = 0; i < length; ++i) destination[begin + i] = static_cast<T>(sums[static_cast<std::size_t>(i)]);
+    for (Index i = 0; i < length; ++i)
+      destination[begin + i] = static_cast<T>(sums[static_cast<std::size_t>(i)]);
   }
 }
 

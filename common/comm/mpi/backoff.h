@@ -34,7 +34,9 @@ class Backoff {
   void pause_or_sleep(std::chrono::microseconds sleep) {
     if (pause()) std::this_thread::sleep_for(sleep);
   }
-  void restart() { rounds_ = 0; }
+  void restart() {
+    rounds_ = 0;
+  }
 
  private:
   static constexpr int spins = 200;

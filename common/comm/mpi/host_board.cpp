@@ -33,7 +33,9 @@ void HostBoard::set_phase(const std::string& phase) {
   own.phases = next;
 }
 
-std::string HostBoard::Line::phase() const { return phases == 0 ? "" : text[phases % 2].data(); }
+std::string HostBoard::Line::phase() const {
+  return phases == 0 ? "" : text[phases % 2].data();
+}
 
 std::string HostBoard::describe_self() const {
   const Line& own = line(own_);
@@ -41,7 +43,9 @@ std::string HostBoard::describe_self() const {
                          : fmt::format("rank {}, phase \"{}\"", own.world_rank, own.phase());
 }
 
-void HostBoard::set_finished() { line(own_).finished = 1; }
+void HostBoard::set_finished() {
+  line(own_).finished = 1;
+}
 
 std::optional<std::string> HostBoard::find_dead_rank() const {
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -56,6 +60,8 @@ std::optional<std::string> HostBoard::find_dead_rank() const {
   return std::nullopt;
 }
 
-bool HostBoard::claim_last_word() { return table_->last_word.exchange(1) == 0; }
+bool HostBoard::claim_last_word() {
+  return table_->last_word.exchange(1) == 0;
+}
 
 }  // namespace escalera

@@ -47,7 +47,9 @@ class HostBoard {
     Line lines[1];
   };
 
-  static std::size_t bytes(int ranks) { return sizeof(Table) + static_cast<std::size_t>(ranks) * sizeof(Line); }
+  static std::size_t bytes(int ranks) {
+    return sizeof(Table) + static_cast<std::size_t>(ranks) * sizeof(Line);
+  }
   Line& line(int rank) const { return table_->lines[rank]; }
 
   int ranks_ = 0;

@@ -11,7 +11,10 @@ namespace escalera {
 
 MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiJob> job, MPI_Comm comm, int rank, int size,
                                  const std::string& name)
-    : Communicator(rank, size, name), job_(std::move(job)), comm_(comm), queue_([job = job_] { job->give_up(); }) {
+    : Communicator(rank, size, name),
+      job_(std::move(job)),
+      comm_(comm),
+      queue_([job = job_] { job->give_up(); }) {
   if (size == 1) return;  // nothing will ever be started
   // On one host if the smallest and the largest host number agree.
   std::array<int, 2> hosts = {job_->host(), -job_->host()};
@@ -43,7 +46,8 @@ Work MpiCommunicator::start(Call call) {
   const bool blocking = call.blocking;
   if (call.is_transfer()) {
     auto batch = transfers_->post(call, trace());
-    return Work([transfers = transfers_, batch] { transfers->wait(*batch); }, [job = job_] { job->give_up(); });
+    return Work([transfers = transfers_, batch] { transfers->wait(*batch); },
+                [job = job_] { job->give_up(); });
   }
   return queue_.submit([this, call = std::move(call)] { run(call); }, blocking);
 }
@@ -63,7 +67,8 @@ std::unique_ptr<Communicator> MpiCommunicator::do_split(int color, int key, cons
     MPI_CHECK(MPI_Comm_rank(part, &new_rank));
     MPI_CHECK(MPI_Comm_size(part, &new_size));
   };
-  queue_.submit(split_comm, true).wait();  // behind what is in flight, which may use the same MPI communicator
+  queue_.submit(split_comm, true)
+      .wait();  // behind what is in flight, which may use the same MPI communicator
   return std::make_unique<MpiCommunicator>(job_, part, new_rank, new_size, name);
 }
 

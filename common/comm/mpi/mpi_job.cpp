@@ -20,7 +20,9 @@ using std::chrono::steady_clock;
 // Signal handlers can reach nothing but globals; this one is set here and read by the watcher.
 volatile sig_atomic_t termination_requested = 0;
 
-void note_termination(int) { termination_requested = 1; }
+void note_termination(int) {
+  termination_requested = 1;
+}
 
 /// Where nobody else handles SIGTERM, it must not kill us at once: mpirun sends it to the survivors as soon as a rank has
 /// died, and one of them has to say which. A program's own handler, installed later, takes the place of this one.
@@ -37,10 +39,12 @@ void hold_back_termination() {
 
 MpiJob::MpiJob() {
   int provided = 0;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+    fail("MPI_Init_thread failed");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // inherited by all that come from it
   require(provided == MPI_THREAD_MULTIPLE,
-          "this MPI does not allow calls from several threads at once (MPI_THREAD_MULTIPLE); operations that run beside "
+          "this MPI does not allow calls from several threads at once (MPI_THREAD_MULTIPLE); operations that "
+          "run beside "
           "the computation need it. Use an MPI built with it, such as Debian's Open MPI");
   MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &world_));
   MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &farewell_));
@@ -64,10 +68,11 @@ MpiJob::MpiJob() {
 void MpiJob::read_environment() {
   const char* path = std::getenv("ESCALERA_COMM_PATH");
   const std::string_view chosen = path ? path : "";
-  require<UsageError>(chosen.empty() || chosen == "mpi" || chosen == "shared",
-                      "ESCALERA_COMM_PATH is \"{}\"; it can be \"shared\" (shared memory within a host, the default) or "
-                      "\"mpi\" (MPI for everything)",
-                      chosen);
+  require<UsageError>(
+      chosen.empty() || chosen == "mpi" || chosen == "shared",
+      "ESCALERA_COMM_PATH is \"{}\"; it can be \"shared\" (shared memory within a host, the default) or "
+      "\"mpi\" (MPI for everything)",
+      chosen);
   uses_shared_memory_ = chosen != "mpi";
 }
 
@@ -132,6 +137,8 @@ void MpiJob::finish() {
   MPI_Finalize();
 }
 
-MpiJob::~MpiJob() { finish(); }
+MpiJob::~MpiJob() {
+  finish();
+}
 
 }  // namespace escalera

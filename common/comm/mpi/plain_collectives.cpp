@@ -34,9 +34,13 @@ PlainCollectives::PlainCollectives(MPI_Comm comm, const MpiJob& job, std::string
   MPI_CHECK(MPI_Op_create(mpi_max, 1, &max_));
 }
 
-PlainCollectives::~PlainCollectives() { MPI_Op_free(&max_); }
+PlainCollectives::~PlainCollectives() {
+  MPI_Op_free(&max_);
+}
 
-void PlainCollectives::wait(MPI_Request request) { wait_for(request, job_); }
+void PlainCollectives::wait(MPI_Request request) {
+  wait_for(request, job_);
+}
 
 // MPI does not compare what ranks call: it would hang, or worse. One small message more is a fair price.
 void PlainCollectives::compare(const Call& call) {
@@ -51,15 +55,17 @@ void PlainCollectives::compare(const Call& call) {
 void PlainCollectives::run(const Call& call) {
   compare(call);
   const Index largest = std::max(call.input.count, call.output.count);
-  require(largest <= INT_MAX, "{} on \"{}\" of {} elements: MPI counts no further than {}; split it", call.name(), name_,
-          largest, INT_MAX);
+  require(largest <= INT_MAX, "{} on \"{}\" of {} elements: MPI counts no further than {}; split it",
+          call.name(), name_, largest, INT_MAX);
   const MPI_Datatype type = mpi_type(call.input.dtype);
   const int count = static_cast<int>(call.input.count);
   MPI_Request request = MPI_REQUEST_NULL;
   switch (call.operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: return reduce(call);
-    case Operation::all_to_all: return all_to_all(call);
+    case Operation::reduce_scatter:
+      return reduce(call);
+    case Operation::all_to_all:
+      return all_to_all(call);
     case Operation::all_gather: {
       std::byte* own = static_cast<std::byte*>(call.output.data) + rank_ * call.input.bytes();
       if (own != call.input.data && count > 0) {
@@ -68,8 +74,11 @@ void PlainCollectives::run(const Call& call) {
       MPI_CHECK(MPI_Iallgather(MPI_IN_PLACE, 0, type, call.output.data, count, type, comm_, &request));
       break;
     }
-    case Operation::broadcast: MPI_CHECK(MPI_Ibcast(call.input.data, count, type, call.root, comm_, &request)); break;
-    default: return;  // a barrier: comparing calls is one
+    case Operation::broadcast:
+      MPI_CHECK(MPI_Ibcast(call.input.data, count, type, call.root, comm_, &request));
+      break;
+    default:
+      return;  // a barrier: comparing calls is one
   }
   wait(request);
 }
@@ -103,12 +112,14 @@ void PlainCollectives::all_to_all(const Call& call) {
   const auto size = static_cast<std::size_t>(size_);
   std::vector<Index> sent_here(size);
   MPI_Request request;
-  MPI_CHECK(MPI_Ialltoall(call.send_counts.data(), 1, MPI_INT64_T, sent_here.data(), 1, MPI_INT64_T, comm_, &request));
+  MPI_CHECK(MPI_Ialltoall(call.send_counts.data(), 1, MPI_INT64_T, sent_here.data(), 1, MPI_INT64_T, comm_,
+                          &request));
   wait(request);
   std::string wrong;
   for (std::size_t other = 0; other < size && wrong.empty(); ++other) {
     if (sent_here[other] == call.receive_counts[other]) continue;
-    wrong = describe_uneven_all_to_all(static_cast<int>(other), sent_here[other], rank_, call.receive_counts[other], name_);
+    wrong = describe_uneven_all_to_all(static_cast<int>(other), sent_here[other], rank_,
+                                       call.receive_counts[other], name_);
   }
   // All ranks must know, or those with good counts would wait for those without.
   int first_wrong = wrong.empty() ? size_ : rank_;
@@ -129,8 +140,8 @@ void PlainCollectives::all_to_all(const Call& call) {
   std::exclusive_scan(sends.begin(), sends.end(), send_begins.begin(), 0);
   std::exclusive_scan(receives.begin(), receives.end(), receive_begins.begin(), 0);
   const MPI_Datatype type = mpi_type(call.input.dtype);
-  MPI_CHECK(MPI_Ialltoallv(call.input.data, sends.data(), send_begins.data(), type, call.output.data, receives.data(),
-                           receive_begins.data(), type, comm_, &request));
+  MPI_CHECK(MPI_Ialltoallv(call.input.data, sends.data(), send_begins.data(), type, call.output.data,
+                           receives.data(), receive_begins.data(), type, comm_, &request));
   wait(request);
 }
 

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "common/comm/mpi/mpi_job.h"
 #include "common/comm/communicator.h"
+#include "common/comm/mpi/mpi_job.h"
 
 namespace escalera {
 

@@ -27,11 +27,15 @@ std::pair<std::size_t, std::size_t> space() {
 
 [[noreturn]] void fail_for_space(const std::string& purpose, std::size_t bytes, int error) {
   const auto [free, total] = space();
-  if (error != ENOSPC) fail("shared memory for {} ({} KB in {}): {}", purpose, bytes / 1024, folder, std::strerror(error));
-  fail("{} is too small: {} KB more are needed for {}, but {} of {} KB are free. In a container, start it with more: docker run "
-       "--shm-size=1g ...; elsewhere: mount -o remount,size=1g {}. Or do without shared memory, which is slower: "
-       "ESCALERA_COMM_PATH=mpi",
-       folder, bytes / 1024, purpose, free / 1024, total / 1024, folder);
+  if (error != ENOSPC)
+    fail("shared memory for {} ({} KB in {}): {}", purpose, bytes / 1024, folder, std::strerror(error));
+  fail(
+      "{} is too small: {} KB more are needed for {}, but {} of {} KB are free. In a container, start it "
+      "with more: docker run "
+      "--shm-size=1g ...; elsewhere: mount -o remount,size=1g {}. Or do without shared memory, which is "
+      "slower: "
+      "ESCALERA_COMM_PATH=mpi",
+      folder, bytes / 1024, purpose, free / 1024, total / 1024, folder);
 }
 
 /// A name that neither another job nor another container with the same /dev/shm takes at the same time.
@@ -42,7 +46,9 @@ std::string fresh_name() {
 
 }  // namespace
 
-std::size_t SharedSegment::free_space() { return space().first; }
+std::size_t SharedSegment::free_space() {
+  return space().first;
+}
 
 SharedSegment::SharedSegment(MPI_Comm comm, std::size_t bytes, std::string purpose)
     : bytes_(bytes), purpose_(std::move(purpose)) {
@@ -84,7 +90,8 @@ SharedSegment::~SharedSegment() {
 
 void SharedSegment::reserve(std::size_t offset, std::size_t bytes) {
   int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  while (error == EINTR)
+    error = posix_fallocate(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   if (error != 0) fail_for_space(purpose_, bytes, error);
 }
 

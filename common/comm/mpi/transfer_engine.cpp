@@ -94,7 +94,8 @@ void TransferEngine::fail_if_peer_has_left(const Transfer::Batch& batch) {
       // It may have left after its last piece, which we would have seen in one more round.
       if (advance_all()) return;
       fail("rank {} of \"{}\" waits to {} {} {} {} rank {}, which has left the group", rank_, name_,
-           is_send ? "send" : "receive", buffer.count, to_string(buffer.dtype), is_send ? "to" : "from", peer);
+           is_send ? "send" : "receive", buffer.count, to_string(buffer.dtype), is_send ? "to" : "from",
+           peer);
     }
   }
 }

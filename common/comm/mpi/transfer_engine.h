@@ -79,7 +79,7 @@ class TransferEngine {
   std::mutex mutex_;  // for all below, and for path_->advance()
   std::condition_variable changed_;
   std::map<Direction, std::deque<Transfer>> queues_;
-  int active_ = 0;  // transfers in the queues
+  int active_ = 0;   // transfers in the queues
   int waiting_ = 0;  // threads in wait()
   bool stop_ = false;
   std::exception_ptr broken_;  // after an error, nothing that follows can be matched

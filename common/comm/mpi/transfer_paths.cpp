@@ -13,7 +13,8 @@ namespace escalera {
 
 bool WindowPath::advance(Transfer& transfer) {
   bool moved = false;
-  while (!transfer.done && (transfer.what.is_send ? send_piece(transfer) : receive_piece(transfer))) moved = true;
+  while (!transfer.done && (transfer.what.is_send ? send_piece(transfer) : receive_piece(transfer)))
+    moved = true;
   return moved;
 }
 
@@ -22,7 +23,8 @@ bool WindowPath::send_piece(Transfer& transfer) {
   const BufferView& buffer = transfer.what.buffer;
   Lane& lane = window_->lane(own, peer);
   if (const Index refused = lane.refused_count) {
-    throw Error(*describe_mismatch(own, buffer, peer, {nullptr, refused - 1, lane.refused_dtype}, window_->name()));
+    throw Error(
+        *describe_mismatch(own, buffer, peer, {nullptr, refused - 1, lane.refused_dtype}, window_->name()));
   }
   const std::uint32_t number = lane.filled.load(std::memory_order_relaxed);  // nobody else changes it
   if (number - lane.emptied.load(std::memory_order_acquire) == Lane::depth) return false;
@@ -31,8 +33,8 @@ bool WindowPath::send_piece(Transfer& transfer) {
   // A message without elements is one empty piece.
   const Index bytes = std::min(window_->piece_bytes(), buffer.bytes() - transfer.moved);
   if (bytes > 0) {
-    std::memcpy(window_->piece(own, peer, number), static_cast<const std::byte*>(buffer.data) + transfer.moved,
-                static_cast<std::size_t>(bytes));
+    std::memcpy(window_->piece(own, peer, number),
+                static_cast<const std::byte*>(buffer.data) + transfer.moved, static_cast<std::size_t>(bytes));
   }
   lane.pieces[number % Lane::depth] = {buffer.count, buffer.dtype, bytes};
   transfer.moved += bytes;
@@ -50,7 +52,8 @@ bool WindowPath::receive_piece(Transfer& transfer) {
   if (number == lane.filled.load(std::memory_order_acquire)) return false;
 
   const Lane::Piece piece = lane.pieces[number % Lane::depth];
-  if (auto wrong = describe_mismatch(peer, {nullptr, piece.count, piece.dtype}, own, buffer, window_->name())) {
+  if (auto wrong =
+          describe_mismatch(peer, {nullptr, piece.count, piece.dtype}, own, buffer, window_->name())) {
     lane.refused_dtype = buffer.dtype;
     lane.refused_count = buffer.count + 1;
     window_->bell(peer).advance();
@@ -92,8 +95,9 @@ bool MpiPath::advance(Transfer& transfer) {
   int error_class = MPI_SUCCESS;
   if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
   if (error_class == MPI_ERR_TRUNCATE || arrived != bytes) {
-    fail("the ranks of \"{}\" disagree: rank {} expects {} {} from rank {}, which sends {}", name_, rank_, buffer.count,
-         to_string(buffer.dtype), peer, arrived != bytes ? fmt::format("{} bytes", arrived) : "more");
+    fail("the ranks of \"{}\" disagree: rank {} expects {} {} from rank {}, which sends {}", name_, rank_,
+         buffer.count, to_string(buffer.dtype), peer,
+         arrived != bytes ? fmt::format("{} bytes", arrived) : "more");
   }
   MPI_CHECK(code);
   if (!finished) return moved;

@@ -10,7 +10,9 @@ namespace {
 
 constexpr Index page = 4096;
 
-Index round_up(Index value, Index multiple) { return (value + multiple - 1) / multiple * multiple; }
+Index round_up(Index value, Index multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
@@ -39,8 +41,8 @@ Window::Window(MPI_Comm comm, const MpiJob& job, std::string name) : job_(job), 
   const Index buffers_at = round_up(lanes_at + pairs * static_cast<Index>(sizeof(Lane)), page);
   const Index lane_data_at = buffers_at + Index{2} * size_ * buffer_bytes_;
   const Index end = lane_data_at + pairs * Lane::depth * piece_bytes_;
-  segment_ = std::make_unique<SharedSegment>(comm, static_cast<std::size_t>(end),
-                                             fmt::format("the buffers of \"{}\" among {} ranks", name_, size_));
+  segment_ = std::make_unique<SharedSegment>(
+      comm, static_cast<std::size_t>(end), fmt::format("the buffers of \"{}\" among {} ranks", name_, size_));
   // Reserved now is only the part with the counters; each rank reserves its buffers, and its lanes, when it first uses them.
   segment_->reserve(0, static_cast<std::size_t>(buffers_at));
   ranks_ = reinterpret_cast<RankState*>(segment_->data());
@@ -69,7 +71,8 @@ void Window::meet() {
     ranks_[other].steps.wait_until(step_, [&] {
       job_.check_not_given_up();
       require(!has_left(other) || ranks_[other].steps.reached(step_),
-              "rank {} of \"{}\" waits in {}, but rank {} has left the group", rank_, name_, describe(call_), other);
+              "rank {} of \"{}\" waits in {}, but rank {} has left the group", rank_, name_, describe(call_),
+              other);
     });
   }
   if (std::exchange(compare_, false)) compare_calls();

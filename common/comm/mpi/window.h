@@ -96,10 +96,10 @@ class Window {
   Index buffer_bytes_ = 0;
   Index piece_bytes_ = 0;
   std::unique_ptr<SharedSegment> segment_;
-  RankState* ranks_ = nullptr;     // [size]
-  Lane* lanes_ = nullptr;          // [size, size]: sender, receiver
-  std::byte* buffers_ = nullptr;   // [size, 2, buffer_bytes]
-  std::byte* lane_data_ = nullptr; // [size, size, depth, piece_bytes]
+  RankState* ranks_ = nullptr;      // [size]
+  Lane* lanes_ = nullptr;           // [size, size]: sender, receiver
+  std::byte* buffers_ = nullptr;    // [size, 2, buffer_bytes]
+  std::byte* lane_data_ = nullptr;  // [size, size, depth, piece_bytes]
 
   std::uint32_t step_ = 0;
   CallSummary call_;

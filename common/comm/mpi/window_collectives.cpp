@@ -9,7 +9,9 @@
 namespace escalera {
 namespace {
 
-std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+std::byte* bytes_of(const BufferView& buffer) {
+  return static_cast<std::byte*>(buffer.data);
+}
 
 void copy_bytes(std::byte* destination, const std::byte* source, Index bytes) {
   if (bytes > 0 && destination != source) std::memcpy(destination, source, static_cast<std::size_t>(bytes));
@@ -23,8 +25,8 @@ void for_others(const Window& window, Visit&& visit) {
 }
 
 /// destination = this rank's `own` elements and what the others show at `offset` bytes, reduced in rank order.
-void reduce_shown(const Window& window, const Call& call, const std::byte* own, Index offset, std::byte* destination,
-                  Index count) {
+void reduce_shown(const Window& window, const Call& call, const std::byte* own, Index offset,
+                  std::byte* destination, Index count) {
   std::vector<const void*> sources;
   for (int rank = 0; rank < window.size(); ++rank) {
     sources.push_back(rank == window.rank() ? own : window.in(rank) + offset);
@@ -81,7 +83,8 @@ void all_reduce(Window& window, const Call& call) {
     }
     if (number < chunks) {
       const auto [begin, length] = part_of(number, own);
-      reduce_shown(window, call, data + begin * element, part * own * element, data + begin * element, length);
+      reduce_shown(window, call, data + begin * element, part * own * element, data + begin * element,
+                   length);
     }
   }
 }
@@ -91,12 +94,16 @@ void reduce_scatter(Window& window, const Call& call) {
   const Index element = size_of(call.input.dtype);
   const Index part = window.buffer_bytes() / window.size() / 64 * 64 / element;
   const Index count = call.output.count;
-  const auto from = [&](int rank, Index begin) { return bytes_of(call.input) + (rank * count + begin) * element; };
+  const auto from = [&](int rank, Index begin) {
+    return bytes_of(call.input) + (rank * count + begin) * element;
+  };
   Index begin = 0;
   do {
     const Index length = std::min(part, count - begin);
     std::byte* out = window.out();
-    for_others(window, [&](int other) { copy_bytes(out + part * other * element, from(other, begin), length * element); });
+    for_others(window, [&](int other) {
+      copy_bytes(out + part * other * element, from(other, begin), length * element);
+    });
     window.meet();
     reduce_shown(window, call, from(window.rank(), begin), part * window.rank() * element,
                  bytes_of(call.output) + begin * element, length);
@@ -112,7 +119,9 @@ void show_all(Window& window, const std::byte* data, const std::vector<Index>& l
   const Index longest = *std::max_element(lengths.begin(), lengths.end());
   Index begin = 0;
   do {
-    const auto end_of = [&](int rank) { return std::min(begin + buffer, lengths[static_cast<std::size_t>(rank)]); };
+    const auto end_of = [&](int rank) {
+      return std::min(begin + buffer, lengths[static_cast<std::size_t>(rank)]);
+    };
     copy_bytes(window.out(), data + begin, end_of(window.rank()) - begin);
     window.meet();
     for_others(window, [&](int other) {
@@ -148,7 +157,8 @@ void all_to_all(Window& window, const Call& call) {
   const Index element = size_of(call.input.dtype);
   const Index row_bytes = static_cast<Index>(size) * static_cast<Index>(sizeof(Index));
   copy_bytes(window.out(), reinterpret_cast<const std::byte*>(call.send_counts.data()), row_bytes);
-  copy_bytes(window.out() + row_bytes, reinterpret_cast<const std::byte*>(call.receive_counts.data()), row_bytes);
+  copy_bytes(window.out() + row_bytes, reinterpret_cast<const std::byte*>(call.receive_counts.data()),
+             row_bytes);
   window.meet();
   std::vector<std::vector<Index>> sends(size, call.send_counts), receives(size, call.receive_counts);
   for_others(window, [&](int other) {
@@ -160,7 +170,8 @@ void all_to_all(Window& window, const Call& call) {
     for (std::size_t receiver = 0; receiver < size; ++receiver) {
       if (sends[sender][receiver] != receives[receiver][sender]) {
         throw Error(describe_uneven_all_to_all(static_cast<int>(sender), sends[sender][receiver],
-                                               static_cast<int>(receiver), receives[receiver][sender], window.name()));
+                                               static_cast<int>(receiver), receives[receiver][sender],
+                                               window.name()));
       }
     }
   }
@@ -176,13 +187,17 @@ void all_to_all(Window& window, const Call& call) {
     destination[other] = arrived;
     arrived += last[other] - first[other];
   }
-  copy_bytes(bytes_of(call.output) + destination[own], bytes_of(call.input) + first[own], last[own] - first[own]);
-  show_all(window, bytes_of(call.input), lengths, [&](int other, Index begin, Index end, const std::byte* shown) {
-    const auto at = static_cast<std::size_t>(other);
-    const Index from = std::max(begin, first[at]);
-    const Index to = std::min(end, last[at]);
-    if (from < to) copy_bytes(bytes_of(call.output) + destination[at] + from - first[at], shown + from - begin, to - from);
-  });
+  copy_bytes(bytes_of(call.output) + destination[own], bytes_of(call.input) + first[own],
+             last[own] - first[own]);
+  show_all(window, bytes_of(call.input), lengths,
+           [&](int other, Index begin, Index end, const std::byte* shown) {
+             const auto at = static_cast<std::size_t>(other);
+             const Index from = std::max(begin, first[at]);
+             const Index to = std::min(end, last[at]);
+             if (from < to)
+               copy_bytes(bytes_of(call.output) + destination[at] + from - first[at], shown + from - begin,
+                          to - from);
+           });
 }
 
 }  // namespace
@@ -193,11 +208,16 @@ void run_collective(Window& window, const Call& call) {
   switch (call.operation) {
     case Operation::all_reduce:
       return call.input.bytes() <= small ? all_reduce_small(window, call) : all_reduce(window, call);
-    case Operation::reduce_scatter: return reduce_scatter(window, call);
-    case Operation::all_gather: return all_gather(window, call);
-    case Operation::broadcast: return broadcast(window, call);
-    case Operation::all_to_all: return all_to_all(window, call);
-    default: return window.meet();
+    case Operation::reduce_scatter:
+      return reduce_scatter(window, call);
+    case Operation::all_gather:
+      return all_gather(window, call);
+    case Operation::broadcast:
+      return broadcast(window, call);
+    case Operation::all_to_all:
+      return all_to_all(window, call);
+    default:
+      return window.meet();
   }
 }
 

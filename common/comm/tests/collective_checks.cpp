@@ -17,12 +17,12 @@ void run_ranks(int ranks, const std::function<void(Communicator& world)>& body, 
   EXPECT_EQ(launch(options, body), expected_code);
 }
 
-void expect_elements(const TestBuffer& got, Index begin, Index count, const std::function<double(Index)>& expected,
-                     const std::string& what) {
+void expect_elements(const TestBuffer& got, Index begin, Index count,
+                     const std::function<double(Index)>& expected, const std::string& what) {
   for (Index i = 0; i < count; ++i) {
     if (got.get(begin + i) != expected(i)) {
-      ADD_FAILURE() << what << ": element " << i << " of " << count << " is " << got.get(begin + i) << ", expected "
-                    << expected(i);
+      ADD_FAILURE() << what << ": element " << i << " of " << count << " is " << got.get(begin + i)
+                    << ", expected " << expected(i);
       return;
     }
   }
@@ -31,7 +31,8 @@ void expect_elements(const TestBuffer& got, Index begin, Index count, const std:
 namespace {
 
 std::string label(const char* what, Communicator& world, Index count, DType dtype) {
-  return fmt::format("{} of {} {} on rank {} of {}", what, count, to_string(dtype), world.rank(), world.size());
+  return fmt::format("{} of {} {} on rank {} of {}", what, count, to_string(dtype), world.rank(),
+                     world.size());
 }
 
 template <class Check>
@@ -55,8 +56,9 @@ void check_all_reduce(Communicator& world) {
   for_types_and_counts([&](DType dtype, Index count) {
     TestBuffer buffer(count, dtype, world.rank());
     world.all_reduce(buffer.view());
-    expect_elements(buffer, 0, count, [&](Index i) { return sum_over_ranks(world.size(), i); },
-                    label("sum", world, count, dtype));
+    expect_elements(
+        buffer, 0, count, [&](Index i) { return sum_over_ranks(world.size(), i); },
+        label("sum", world, count, dtype));
 
     TestBuffer largest(count, dtype, world.rank());
     world.all_reduce(largest.view(), ReduceOp::max);
@@ -102,7 +104,8 @@ void check_all_gather(Communicator& world) {
     const Index begin = world.rank() * count;
     for (Index i = 0; i < count; ++i) in_place.set(begin + i, test_value(world.rank(), i));
     world.all_gather(in_place.view(begin, count), in_place.view());
-    expect_elements(in_place, 0, count * world.size(), expected, label("all_gather in place", world, count, dtype));
+    expect_elements(in_place, 0, count * world.size(), expected,
+                    label("all_gather in place", world, count, dtype));
   });
 }
 
@@ -111,8 +114,9 @@ void check_broadcast(Communicator& world) {
     for_types_and_counts([&](DType dtype, Index count) {
       TestBuffer buffer(count, dtype, world.rank());
       world.broadcast(buffer.view(), root);
-      expect_elements(buffer, 0, count, [&](Index i) { return test_value(root, i); },
-                      label("broadcast", world, count, dtype));
+      expect_elements(
+          buffer, 0, count, [&](Index i) { return test_value(root, i); },
+          label("broadcast", world, count, dtype));
     });
   }
 }
@@ -136,8 +140,9 @@ void check_all_to_all(Communicator& world) {
       Index skipped = 0;
       for (int before = 0; before < world.rank(); ++before) skipped += count_of(other, before);
       const Index count = receives[static_cast<std::size_t>(other)];
-      expect_elements(output, begin, count, [&](Index i) { return test_value(other, skipped + i); },
-                      label("all_to_all", world, count, dtype));
+      expect_elements(
+          output, begin, count, [&](Index i) { return test_value(other, skipped + i); },
+          label("all_to_all", world, count, dtype));
       begin += count;
     }
   });
@@ -153,8 +158,9 @@ void check_exchange(Communicator& world) {
     TestBuffer out(count, dtype, world.rank());
     TestBuffer in(count, dtype);
     world.exchange({{true, next, out.view()}, {false, previous, in.view()}});
-    expect_elements(in, 0, count, [&](Index i) { return test_value(previous, i); },
-                    label("ring exchange", world, count, dtype));
+    expect_elements(
+        in, 0, count, [&](Index i) { return test_value(previous, i); },
+        label("ring exchange", world, count, dtype));
   });
   if (size == 1) return;
 
@@ -183,7 +189,8 @@ void check_exchange(Communicator& world) {
     if (world.rank() == size - 1) buffers.emplace_back(count, DType::float32);
   }
   for (TestBuffer& buffer : buffers) {
-    works.push_back(world.rank() == 0 ? world.send_async(buffer.view(), size - 1) : world.recv_async(buffer.view(), 0));
+    works.push_back(world.rank() == 0 ? world.send_async(buffer.view(), size - 1)
+                                      : world.recv_async(buffer.view(), 0));
   }
   while (!works.empty()) {
     works.back().wait();
@@ -191,8 +198,9 @@ void check_exchange(Communicator& world) {
   }
   if (world.rank() == size - 1) {
     for (int i = 0; i < messages; ++i) {
-      expect_elements(buffers[static_cast<std::size_t>(i)], 0, 5, [&](Index j) { return test_value(0, i + j); },
-                      "ordered messages");
+      expect_elements(
+          buffers[static_cast<std::size_t>(i)], 0, 5, [&](Index j) { return test_value(0, i + j); },
+          "ordered messages");
     }
   }
 }
@@ -211,17 +219,21 @@ void check_many_in_flight(Communicator& world) {
   works.push_back(world.broadcast_async(chained.view(), 0));
   TestBuffer blocking(33, DType::float64, world.rank());
   world.all_reduce(blocking.view());
-  expect_elements(blocking, 0, 33, [&](Index i) { return sum_over_ranks(world.size(), i); }, "blocking behind others");
+  expect_elements(
+      blocking, 0, 33, [&](Index i) { return sum_over_ranks(world.size(), i); }, "blocking behind others");
   for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
   for (int i = 0; i < operations; ++i) {
-    expect_elements(buffers[static_cast<std::size_t>(i)], 0, 1000 * i + 1,
-                    [&](Index j) { return sum_over_ranks(world.size(), i + j); }, "in flight");
+    expect_elements(
+        buffers[static_cast<std::size_t>(i)], 0, 1000 * i + 1,
+        [&](Index j) { return sum_over_ranks(world.size(), i + j); }, "in flight");
   }
-  expect_elements(chained, 0, 10, [&](Index i) { return sum_over_ranks(world.size(), i); }, "chained");
+  expect_elements(
+      chained, 0, 10, [&](Index i) { return sum_over_ranks(world.size(), i); }, "chained");
   works[0].wait();  // a second wait returns at once
   TestBuffer dropped(5000, DType::float32, world.rank());
   { Work forgotten = world.all_reduce_async(dropped.view()); }  // waits at the end of its life
-  expect_elements(dropped, 0, 5000, [&](Index i) { return sum_over_ranks(world.size(), i); }, "dropped handle");
+  expect_elements(
+      dropped, 0, 5000, [&](Index i) { return sum_over_ranks(world.size(), i); }, "dropped handle");
 }
 
 void check_interleaved_groups(Communicator& world) {
@@ -241,14 +253,16 @@ void check_interleaved_groups(Communicator& world) {
   world.all_reduce(c.view());
   first.wait();
   second.wait();
-  expect_elements(a, 0, 50021, [&](Index i) { return sum_over_ranks(world.size(), i); }, "same");
+  expect_elements(
+      a, 0, 50021, [&](Index i) { return sum_over_ranks(world.size(), i); }, "same");
   const auto half_sum = [&](Index i) {
     double sum = 0;
     for (int rank = world.rank() % 2; rank < world.size(); rank += 2) sum += test_value(rank, i + 1);
     return sum;
   };
   expect_elements(b, 0, 50021, half_sum, "half");
-  expect_elements(c, 0, 777, [&](Index i) { return sum_over_ranks(world.size(), i); }, "world");
+  expect_elements(
+      c, 0, 777, [&](Index i) { return sum_over_ranks(world.size(), i); }, "world");
 }
 
 void check_split(Communicator& world) {
@@ -272,7 +286,8 @@ void check_traffic(Communicator& outer) {
   const auto world = outer.split(0, outer.rank(), "counted");
   const Index d = world->size();
   constexpr Index n = 1001;  // elements; divided by few rank numbers
-  TestBuffer buffer(n, DType::float32, world->rank()), all(n * d, DType::float32, 0), half(n, DType::bfloat16, 0);
+  TestBuffer buffer(n, DType::float32, world->rank()), all(n * d, DType::float32, 0),
+      half(n, DType::bfloat16, 0);
   world->all_reduce(buffer.view());
   world->all_reduce(half.view());
   world->reduce_scatter(all.view(), buffer.view());
@@ -280,7 +295,8 @@ void check_traffic(Communicator& outer) {
   world->broadcast(buffer.view(), 0);
   const std::vector<Index> counts(static_cast<std::size_t>(d), 10);
   world->all_to_all(all.view(0, 10 * d), counts, buffer.view(0, 10 * d), counts);
-  const int next = static_cast<int>((world->rank() + 1) % d), previous = static_cast<int>((world->rank() + d - 1) % d);
+  const int next = static_cast<int>((world->rank() + 1) % d),
+            previous = static_cast<int>((world->rank() + d - 1) % d);
   world->exchange({{true, next, buffer.view(0, 5)}, {false, previous, buffer.view(5, 5)}});
   world->barrier();
   const auto counted = [&](Operation operation) {
@@ -311,7 +327,8 @@ void check_control_messages(Communicator& world) {
   const Index large = (Index{1} << 60) + world.rank();  // more digits than a double has
   EXPECT_EQ(world.sum(large), (Index{1} << 60) * size + Index{size} * (size - 1) / 2);
   std::vector<std::string> expected;
-  for (int rank = 0; rank < size; ++rank) expected.push_back(std::string(static_cast<std::size_t>(rank * 5), 'x'));
+  for (int rank = 0; rank < size; ++rank)
+    expected.push_back(std::string(static_cast<std::size_t>(rank * 5), 'x'));
   EXPECT_EQ(world.gather_strings(expected[static_cast<std::size_t>(world.rank())]), expected);
   std::vector<std::byte> bytes(1003, std::byte{5});
   EXPECT_TRUE(world.all_equal(bytes));
@@ -329,7 +346,8 @@ void check_trace(Communicator& world) {
   Work work = row->all_reduce_async(buffer.view());
   work.wait();
   row->broadcast(buffer.view(), 0);
-  const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
+  const int next = (world.rank() + 1) % world.size(),
+            previous = (world.rank() + world.size() - 1) % world.size();
   row->exchange({{true, next, buffer.view(0, 5)}, {false, previous, buffer.view(5, 5)}});
   std::vector<std::string> seen;
   for (const TraceEvent& event : trace.take()) {
@@ -357,7 +375,8 @@ void expect_error(const std::function<void()>& calls, const std::vector<std::str
     ADD_FAILURE() << "no error, expected one with " << parts.front();
   } catch (const Error& error) {
     const std::string message = error.what();
-    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
   }
 }
 
@@ -373,30 +392,34 @@ void check_mismatches_are_named(Communicator& world) {
   const int odd = world.size() - 1;
   const bool is_odd = world.rank() == odd;
   const std::string name = fmt::format("rank {} calls", odd);
-  const auto try_calls = [&](const std::vector<std::string>& parts, const std::function<void(Communicator&)>& most,
+  const auto try_calls = [&](const std::vector<std::string>& parts,
+                             const std::function<void(Communicator&)>& most,
                              const std::function<void(Communicator&)>& other) {
     const auto group = world.split(0, world.rank(), "mistaken");
     expect_error([&] { (is_odd ? other : most)(*group); }, parts);
   };
   TestBuffer wide(40, DType::float64, world.rank());
   const auto all_reduce = [&](Communicator& group) { group.all_reduce(buffer.view()); };
-  try_calls({"rank 0 calls all_reduce (sum) of 40 float32", name + " all_reduce (sum) of 39 float32", "mistaken"},
-            all_reduce, [&](Communicator& group) { group.all_reduce(buffer.view(0, 39)); });
+  try_calls(
+      {"rank 0 calls all_reduce (sum) of 40 float32", name + " all_reduce (sum) of 39 float32", "mistaken"},
+      all_reduce, [&](Communicator& group) { group.all_reduce(buffer.view(0, 39)); });
   try_calls({"rank 0 calls all_reduce (sum) of 40 float32", name + " barrier"}, all_reduce,
             [&](Communicator& group) { group.barrier(); });
   try_calls({"40 float32", name + " all_reduce (sum) of 40 float64"}, all_reduce,
             [&](Communicator& group) { group.all_reduce(wide.view()); });
   try_calls({"(sum)", name + " all_reduce (max)"}, all_reduce,
             [&](Communicator& group) { group.all_reduce_async(buffer.view(), ReduceOp::max).wait(); });
-  try_calls({"from rank 0", name + " broadcast of 40 float32 from rank 1"},
-            [&](Communicator& group) { group.broadcast(buffer.view(), 0); },
-            [&](Communicator& group) { group.broadcast(buffer.view(), 1); });
+  try_calls(
+      {"from rank 0", name + " broadcast of 40 float32 from rank 1"},
+      [&](Communicator& group) { group.broadcast(buffer.view(), 0); },
+      [&](Communicator& group) { group.broadcast(buffer.view(), 1); });
 
   std::vector<Index> counts(static_cast<std::size_t>(world.size()), 2), wrong = counts;
   wrong[0] = 3;
-  try_calls({fmt::format("rank 0 sends 2 elements to rank {}, which expects 3", odd)},
-            [&](Communicator& group) { group.all_to_all(buffer.view(), counts, buffer.view(), counts); },
-            [&](Communicator& group) { group.all_to_all(buffer.view(), counts, buffer.view(), wrong); });
+  try_calls(
+      {fmt::format("rank 0 sends 2 elements to rank {}, which expects 3", odd)},
+      [&](Communicator& group) { group.all_to_all(buffer.view(), counts, buffer.view(), counts); },
+      [&](Communicator& group) { group.all_to_all(buffer.view(), counts, buffer.view(), wrong); });
 }
 
 const std::vector<NamedCheck>& all_checks() {

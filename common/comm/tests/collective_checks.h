@@ -33,8 +33,8 @@ struct NamedCheck {
 const std::vector<NamedCheck>& all_checks();
 
 /// Compares elements [begin, begin + count) of `got` with expected(0), expected(1), ...; reports the first difference only.
-void expect_elements(const TestBuffer& got, Index begin, Index count, const std::function<double(Index)>& expected,
-                     const std::string& what);
+void expect_elements(const TestBuffer& got, Index begin, Index count,
+                     const std::function<double(Index)>& expected, const std::string& what);
 
 /// Runs `body` on `ranks` threads; expects exit code `expected_code`.
 void run_ranks(int ranks, const std::function<void(Communicator& world)>& body, int expected_code = 0);

@@ -14,7 +14,9 @@ namespace {
 
 class MpiCommunicatorTest : public testing::TestWithParam<NamedCheck> {};
 
-TEST_P(MpiCommunicatorTest, AgreesWithPlainLoops) { GetParam().check(test_world()); }
+TEST_P(MpiCommunicatorTest, AgreesWithPlainLoops) {
+  GetParam().check(test_world());
+}
 
 INSTANTIATE_TEST_SUITE_P(All, MpiCommunicatorTest, testing::ValuesIn(all_checks()),
                          [](const auto& chosen) { return std::string(chosen.param.name); });

@@ -23,7 +23,8 @@ TEST_P(ThreadCommunicatorTest, AgreesWithPlainLoops) {
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadCommunicatorTest,
                          testing::Combine(testing::ValuesIn(all_checks()), testing::Range(1, 6)),
                          [](const auto& chosen) {
-                           return fmt::format("{}On{}", std::get<0>(chosen.param).name, std::get<1>(chosen.param));
+                           return fmt::format("{}On{}", std::get<0>(chosen.param).name,
+                                              std::get<1>(chosen.param));
                          });
 
 // Added up in bfloat16, 256 + 1 is 256 again, fifteen times over. The exact sum, 271, lies between 270 and 272 there.
@@ -48,8 +49,8 @@ TEST(ThreadCommunicator, GivesTheSameBitsEveryTime) {
 
 // The fault that the test above must see: another order of summation gives other bits.
 TEST(ThreadCommunicator, OrderOfSummationShows) {
-  TestBuffer a(1000, DType::float32, 0, 0, true), b(1000, DType::float32, 1, 0, true), c(1000, DType::float32, 2, 0, true),
-      forwards(1000, DType::float32), backwards(1000, DType::float32);
+  TestBuffer a(1000, DType::float32, 0, 0, true), b(1000, DType::float32, 1, 0, true),
+      c(1000, DType::float32, 2, 0, true), forwards(1000, DType::float32), backwards(1000, DType::float32);
   const void* sources[] = {a.raw().data(), b.raw().data(), c.raw().data()};
   const void* reversed[] = {sources[2], sources[1], sources[0]};
   reduce_in_rank_order(sources, forwards.view().data, 1000, DType::float32, ReduceOp::sum);
@@ -71,92 +72,117 @@ TEST(ThreadCommunicator, OneWrongElementShows) {
 TEST(ThreadCommunicatorFailure, WakesRanksThatWaitAnywhere) {
   std::atomic<int> woken = 0;
   testing::internal::CaptureStderr();
-  run_ranks(5, [&](Communicator& world) {
-    const auto group = world.split(0, world.rank(), "group");
-    TestBuffer buffer(1000, DType::float32, world.rank());
-    set_phase(world, "step 3, backward");
-    if (world.rank() == 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      throw Error("planted");
-    }
-    try {
-      if (world.rank() == 0) world.all_reduce(buffer.view());
-      if (world.rank() == 1) group->barrier();
-      if (world.rank() == 3) world.recv(buffer.view(), 2);
-      if (world.rank() == 4) group->all_reduce_async(buffer.view()).wait();
-    } catch (const PeerError&) {
-      ++woken;
-      throw;
-    }
-  }, 1);
+  run_ranks(
+      5,
+      [&](Communicator& world) {
+        const auto group = world.split(0, world.rank(), "group");
+        TestBuffer buffer(1000, DType::float32, world.rank());
+        set_phase(world, "step 3, backward");
+        if (world.rank() == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          throw Error("planted");
+        }
+        try {
+          if (world.rank() == 0) world.all_reduce(buffer.view());
+          if (world.rank() == 1) group->barrier();
+          if (world.rank() == 3) world.recv(buffer.view(), 2);
+          if (world.rank() == 4) group->all_reduce_async(buffer.view()).wait();
+        } catch (const PeerError&) {
+          ++woken;
+          throw;
+        }
+      },
+      1);
   EXPECT_EQ(woken, 4);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 2, phase \"step 3, backward\": planted\n");
 }
 
 TEST(ThreadCommunicatorFailure, LeavesNoOperationOnMemoryThatIsGone) {
   testing::internal::CaptureStderr();
-  run_ranks(3, [&](Communicator& world) {
-    const auto group = world.split(0, world.rank(), "group");
-    TestBuffer buffer(100000, DType::float32, world.rank());
-    Work first = group->all_reduce_async(buffer.view());
-    Work second = group->recv_async(buffer.view(), (world.rank() + 1) % 3);
-    if (world.rank() == 1) throw Error("planted");
-    group->barrier();
-  }, 1);
+  run_ranks(
+      3,
+      [&](Communicator& world) {
+        const auto group = world.split(0, world.rank(), "group");
+        TestBuffer buffer(100000, DType::float32, world.rank());
+        Work first = group->all_reduce_async(buffer.view());
+        Work second = group->recv_async(buffer.view(), (world.rank() + 1) % 3);
+        if (world.rank() == 1) throw Error("planted");
+        group->barrier();
+      },
+      1);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1: planted\n");
 }
 
 TEST(ThreadCommunicatorFailure, NamesARankThatHasLeft) {
   testing::internal::CaptureStderr();
-  run_ranks(2, [](Communicator& world) {
-    if (world.rank() == 0) world.barrier();
-  }, 1);
+  run_ranks(
+      2,
+      [](Communicator& world) {
+        if (world.rank() == 0) world.barrier();
+      },
+      1);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("waits in barrier, but rank 1 has left the group"),
             std::string::npos);
   testing::internal::CaptureStderr();
-  run_ranks(2, [](Communicator& world) {
-    float value = 0;
-    if (world.rank() == 0) world.recv({&value, 1, DType::float32}, 1);
-  }, 1);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
-            std::string::npos);
+  run_ranks(
+      2,
+      [](Communicator& world) {
+        float value = 0;
+        if (world.rank() == 0) world.recv({&value, 1, DType::float32}, 1);
+      },
+      1);
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
+      std::string::npos);
 }
 
 TEST(ThreadCommunicatorFailure, NamesRanksThatWaitForEachOther) {
   for (const bool late : {false, true}) {
     testing::internal::CaptureStderr();
-    run_ranks(2, [&](Communicator& world) {
-      float value = 0;
-      if (late == (world.rank() == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      if (world.rank() == 0) world.all_reduce({&value, 1, DType::float32});
-      if (world.rank() == 1) world.recv({&value, 1, DType::float32}, 0);
-    }, 1);
-    EXPECT_EQ(testing::internal::GetCapturedStderr(),
-              "rank 0: in \"world\" rank 0 waits in all_reduce (sum) of 1 float32, but rank 1 waits to receive 1 "
-              "float32 from rank 0\n");
+    run_ranks(
+        2,
+        [&](Communicator& world) {
+          float value = 0;
+          if (late == (world.rank() == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+          if (world.rank() == 0) world.all_reduce({&value, 1, DType::float32});
+          if (world.rank() == 1) world.recv({&value, 1, DType::float32}, 0);
+        },
+        1);
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        "rank 0: in \"world\" rank 0 waits in all_reduce (sum) of 1 float32, but rank 1 waits to receive 1 "
+        "float32 from rank 0\n");
   }
 }
 
 TEST(ThreadCommunicatorFailure, NamesBothEndsOfAMismatchedTransfer) {
   testing::internal::CaptureStderr();
-  run_ranks(2, [](Communicator& world) {
-    TestBuffer buffer(8, DType::float32, 0);
-    if (world.rank() == 0) world.send(buffer.view(), 1);
-    if (world.rank() == 1) world.recv(buffer.view(0, 7), 0);
-  }, 1);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("rank 0 sends 8 float32 to rank 1, which expects 7 float32"),
+  run_ranks(
+      2,
+      [](Communicator& world) {
+        TestBuffer buffer(8, DType::float32, 0);
+        if (world.rank() == 0) world.send(buffer.view(), 1);
+        if (world.rank() == 1) world.recv(buffer.view(0, 7), 0);
+      },
+      1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "rank 0 sends 8 float32 to rank 1, which expects 7 float32"),
             std::string::npos);
 }
 
 TEST(ThreadCommunicatorFailure, PrintsABadRequestOnce) {
   testing::internal::CaptureStderr();
-  run_ranks(4, [](Communicator&) { throw UsageError("bad request"); }, 2);
+  run_ranks(
+      4, [](Communicator&) { throw UsageError("bad request"); }, 2);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "bad request\n");
   testing::internal::CaptureStderr();
-  run_ranks(4, [](Communicator& world) {
-    if (world.rank() == 3) throw UsageError("only here");
-    world.barrier();
-  }, 2);
+  run_ranks(
+      4,
+      [](Communicator& world) {
+        if (world.rank() == 3) throw UsageError("only here");
+        world.barrier();
+      },
+      2);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "only here\n");
 }
 

@@ -11,7 +11,8 @@ namespace {
 /// World ranks of the members of `group`, in its order.
 std::vector<int> members(Communicator& world, Communicator& group) {
   std::vector<int> ranks;
-  for (const std::string& text : group.gather_strings(std::to_string(world.rank()))) ranks.push_back(std::stoi(text));
+  for (const std::string& text : group.gather_strings(std::to_string(world.rank())))
+    ranks.push_back(std::stoi(text));
   return ranks;
 }
 
@@ -19,8 +20,9 @@ TEST(ProcessMesh, PutsTensorParallelRanksSideBySide) {
   run_ranks(24, [](Communicator& world) {
     ProcessMesh mesh(world, {2, 3, 2, 2, 3});
     const auto groups = [&](Communicator& group) { return members(world, group); };
-    const std::vector<int> tp = groups(mesh.tp()), cp = groups(mesh.cp()), pp = groups(mesh.pp()), dp = groups(mesh.dp()),
-                           dp_cp = groups(mesh.dp_cp()), ep = groups(mesh.ep()), expert_dp = groups(mesh.expert_dp());
+    const std::vector<int> tp = groups(mesh.tp()), cp = groups(mesh.cp()), pp = groups(mesh.pp()),
+                           dp = groups(mesh.dp()), dp_cp = groups(mesh.dp_cp()), ep = groups(mesh.ep()),
+                           expert_dp = groups(mesh.expert_dp());
     if (world.rank() != 23) return;  // rank 23 = tp 1, cp 2, pp 1, dp 1
     EXPECT_EQ(tp, (std::vector{22, 23}));
     EXPECT_EQ(cp, (std::vector{19, 21, 23}));
@@ -67,19 +69,24 @@ std::string refusal(const MeshSizes& sizes, int world, const std::string& order 
 
 TEST(ProcessMesh, RefusesWithAllNumbersAndAValueThatWorks) {
   EXPECT_EQ(refusal({2, 1, 2, 1, 1}, 4), "");
-  EXPECT_EQ(refusal({2, 1, 2, 1, 1}, 6),
-            "tp 2, cp 1, pp 2, dp 1 make 4 ranks, but 6 are running; run 4 ranks (dp 1), or use tp 1 with dp 3");
-  EXPECT_EQ(refusal({2, 1, 2, 1, 1}, 8), "tp 2, cp 1, pp 2, dp 1 make 4 ranks, but 8 are running; dp 2 would fit");
+  EXPECT_EQ(
+      refusal({2, 1, 2, 1, 1}, 6),
+      "tp 2, cp 1, pp 2, dp 1 make 4 ranks, but 6 are running; run 4 ranks (dp 1), or use tp 1 with dp 3");
+  EXPECT_EQ(refusal({2, 1, 2, 1, 1}, 8),
+            "tp 2, cp 1, pp 2, dp 1 make 4 ranks, but 8 are running; dp 2 would fit");
   EXPECT_EQ(refusal({2, 1, 2, 4, 1}, 9),
             "tp 2, cp 1, pp 2, dp 4 make 16 ranks, but 9 are running; run 8 ranks (dp 2) or 16 ranks (dp 4)");
-  EXPECT_EQ(refusal({2, 1, 1, 1, 1}, 1),
-            "tp 2, cp 1, pp 1, dp 1 make 2 ranks, but 1 is running; run 2 ranks (dp 1), or use tp 1 with dp 1");
+  EXPECT_EQ(
+      refusal({2, 1, 1, 1, 1}, 1),
+      "tp 2, cp 1, pp 1, dp 1 make 2 ranks, but 1 is running; run 2 ranks (dp 1), or use tp 1 with dp 1");
   EXPECT_EQ(refusal({0, 1, 1, 1, 1}, 4),
             "tp is 0, but every degree must be at least 1 (tp 0, cp 1, pp 1, dp 1, ep 1; 4 ranks); use tp 1");
   EXPECT_NE(refusal({1, 1, 1, -1, 1}, 4).find("dp is -1"), std::string::npos);
-  EXPECT_EQ(refusal({1, 2, 1, 3, 4}, 6), "ep 4 must divide cp * dp = 6 (tp 1, cp 2, pp 1, dp 3; 6 ranks); ep 2 would fit");
+  EXPECT_EQ(refusal({1, 2, 1, 3, 4}, 6),
+            "ep 4 must divide cp * dp = 6 (tp 1, cp 2, pp 1, dp 3; 6 ranks); ep 2 would fit");
   EXPECT_NE(refusal({65536, 65536, 1, 1, 1}, 1), "");
-  for (const char* order : {"", "tp", "tp,cp,pp", "tp,cp,pp,pp", "tp,cp,pp,dp,dp", "tp,cp,pp,xx", "tp,cp,pp,dp,"}) {
+  for (const char* order :
+       {"", "tp", "tp,cp,pp", "tp,cp,pp,pp", "tp,cp,pp,dp,dp", "tp,cp,pp,xx", "tp,cp,pp,dp,"}) {
     EXPECT_NE(refusal({}, 1, order).find("mesh order"), std::string::npos) << order;
   }
 }

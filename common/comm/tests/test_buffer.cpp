@@ -7,12 +7,15 @@ namespace escalera {
 
 double test_value(int rank, Index i, bool rough) {
   const Index mixed = (i * 7919 + rank * 104729 + 13) % 251;
-  if (!rough) return static_cast<double>(mixed % 17 - 8);  // sums of up to 16 of them are exact even in bfloat16
-  return std::ldexp(1.0 + static_cast<double>(mixed) / 251.0, static_cast<int>((mixed * 31 + rank * 7) % 21 - 10)) *
+  if (!rough)
+    return static_cast<double>(mixed % 17 - 8);  // sums of up to 16 of them are exact even in bfloat16
+  return std::ldexp(1.0 + static_cast<double>(mixed) / 251.0,
+                    static_cast<int>((mixed * 31 + rank * 7) % 21 - 10)) *
          (mixed % 3 == 0 ? -1 : 1);
 }
 
-TestBuffer::TestBuffer(Index count, DType dtype, int rank, Index first, bool rough) : TestBuffer(count, dtype) {
+TestBuffer::TestBuffer(Index count, DType dtype, int rank, Index first, bool rough)
+    : TestBuffer(count, dtype) {
   for (Index i = 0; i < count; ++i) set(i, test_value(rank, first + i, rough));
 }
 
@@ -31,6 +34,8 @@ void TestBuffer::set(Index i, double value) {
   });
 }
 
-std::vector<Index> test_counts() { return {0, 1, 3, 17, 1000, 4097, 100003}; }
+std::vector<Index> test_counts() {
+  return {0, 1, 3, 17, 1000, 4097, 100003};
+}
 
 }  // namespace escalera

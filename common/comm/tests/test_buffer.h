@@ -20,7 +20,9 @@ class TestBuffer {
   TestBuffer(Index count, DType dtype, int rank, Index first = 0, bool rough = false);
 
   BufferView view() { return {bytes_.data(), count_, dtype_}; }
-  BufferView view(Index begin, Index count) { return {bytes_.data() + begin * size_of(dtype_), count, dtype_}; }
+  BufferView view(Index begin, Index count) {
+    return {bytes_.data() + begin * size_of(dtype_), count, dtype_};
+  }
   double get(Index i) const;
   void set(Index i, double value);
   const std::vector<std::byte>& raw() const { return bytes_; }

@@ -62,16 +62,24 @@ void all_to_all(ThreadGroup& group, int rank, const Call& call) {
 void run_collective(ThreadGroup& group, int rank, const Call& call) {
   group.begin(rank, call);
   switch (call.operation) {
-    case Operation::all_reduce: all_reduce(group, rank, call); break;
+    case Operation::all_reduce:
+      all_reduce(group, rank, call);
+      break;
     case Operation::reduce_scatter:
       reduce_inputs(group, call, rank * call.output.count, call.output.count, at(call.output, 0));
       break;
-    case Operation::all_gather: all_gather(group, call); break;
-    case Operation::broadcast:
-      copy_elements(at(call.output, 0), at(group.call(call.root).input, 0), call.output.count, call.output.dtype);
+    case Operation::all_gather:
+      all_gather(group, call);
       break;
-    case Operation::all_to_all: all_to_all(group, rank, call); break;
-    default: return;  // a barrier ends where the ranks have met
+    case Operation::broadcast:
+      copy_elements(at(call.output, 0), at(group.call(call.root).input, 0), call.output.count,
+                    call.output.dtype);
+      break;
+    case Operation::all_to_all:
+      all_to_all(group, rank, call);
+      break;
+    default:
+      return;  // a barrier ends where the ranks have met
   }
   group.meet();
 }

@@ -27,10 +27,12 @@ Work ThreadCommunicator::start(Call call) {
   }
   const bool blocking = call.blocking;
   group_->announce(rank());
-  return queue_.submit([this, call = std::move(call)] {
-    TraceSpan span(trace(), name(), call.name(), call.input.bytes());
-    run_collective(*group_, rank(), call);
-  }, blocking);
+  return queue_.submit(
+      [this, call = std::move(call)] {
+        TraceSpan span(trace(), name(), call.name(), call.input.bytes());
+        run_collective(*group_, rank(), call);
+      },
+      blocking);
 }
 
 std::unique_ptr<Communicator> ThreadCommunicator::do_split(int color, int key, const std::string& name) {

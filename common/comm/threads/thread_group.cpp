@@ -15,11 +15,15 @@ ThreadGroup::ThreadGroup(std::shared_ptr<ThreadWorld> world, std::vector<int> wo
   world_->add(this);
 }
 
-ThreadGroup::~ThreadGroup() { world_->remove(this); }
+ThreadGroup::~ThreadGroup() {
+  world_->remove(this);
+}
 
 namespace {
 
-[[noreturn]] void throw_peer_error() { throw PeerError("another rank has failed"); }
+[[noreturn]] void throw_peer_error() {
+  throw PeerError("another rank has failed");
+}
 
 }  // namespace
 
@@ -91,11 +95,13 @@ std::optional<std::string> ThreadGroup::find_hopeless(int rank, const Call& call
     // Its own thread waits for this rank, whose own thread is here, and nothing of it is on the way here.
     if (call.blocking && state.waits_for && state.announced == 0) {
       int peer = 0;
-      const Transfer* transfer = find_queued(*state.waits_for, [&](int wanted) { return wanted == rank; }, peer);
+      const Transfer* transfer = find_queued(
+          *state.waits_for, [&](int wanted) { return wanted == rank; }, peer);
       if (transfer) reason = describe(*transfer, peer);
     }
     if (!reason.empty()) {
-      return fmt::format("in \"{}\" rank {} waits in {}, but {}", name_, rank, escalera::describe(summarize(call)), reason);
+      return fmt::format("in \"{}\" rank {} waits in {}, but {}", name_, rank,
+                         escalera::describe(summarize(call)), reason);
     }
   }
   return std::nullopt;
@@ -165,7 +171,8 @@ void ThreadGroup::complete(Batch& batch) {
 }
 
 // A transfer of `batch` that still lies in its queue and whose other side is a rank that is `wanted`.
-const ThreadGroup::Transfer* ThreadGroup::find_queued(const Batch& batch, const std::function<bool(int peer)>& wanted,
+const ThreadGroup::Transfer* ThreadGroup::find_queued(const Batch& batch,
+                                                      const std::function<bool(int peer)>& wanted,
                                                       int& peer) const {
   for (const auto& [edge, mail] : mail_) {
     for (const Transfer& transfer : mail) {
@@ -177,8 +184,9 @@ const ThreadGroup::Transfer* ThreadGroup::find_queued(const Batch& batch, const 
 }
 
 std::string ThreadGroup::describe(const Transfer& transfer, int peer) const {
-  return fmt::format("rank {} waits to {} {} {} {} rank {}", transfer.batch->rank, transfer.is_send ? "send" : "receive",
-                     transfer.buffer.count, to_string(transfer.buffer.dtype), transfer.is_send ? "to" : "from", peer);
+  return fmt::format("rank {} waits to {} {} {} {} rank {}", transfer.batch->rank,
+                     transfer.is_send ? "send" : "receive", transfer.buffer.count,
+                     to_string(transfer.buffer.dtype), transfer.is_send ? "to" : "from", peer);
 }
 
 void ThreadGroup::wait(Batch& batch) {

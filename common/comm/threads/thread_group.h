@@ -88,8 +88,8 @@ class ThreadGroup {
 
   /// Where a rank is, beside the calls that it made.
   struct RankState {
-    int announced = 0;               // collectives that it will still come for
-    std::uint64_t arrived_for = 0;   // the last generation that it came for
+    int announced = 0;                 // collectives that it will still come for
+    std::uint64_t arrived_for = 0;     // the last generation that it came for
     const Batch* waits_for = nullptr;  // what its own thread waits for
     bool left = false;
   };
@@ -98,7 +98,8 @@ class ThreadGroup {
   std::optional<std::string> find_hopeless(int rank, const Call& call) const;
   void withdraw(Batch& batch);
   void complete(Batch& batch);
-  const Transfer* find_queued(const Batch& batch, const std::function<bool(int peer)>& wanted, int& peer) const;
+  const Transfer* find_queued(const Batch& batch, const std::function<bool(int peer)>& wanted,
+                              int& peer) const;
   std::string describe(const Transfer& transfer, int peer) const;
 
   std::shared_ptr<ThreadWorld> world_;

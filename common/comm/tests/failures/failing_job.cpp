@@ -42,7 +42,8 @@ void work(Communicator& world, double seconds) {
     world.all_reduce({large.data(), 100'000, DType::float32});
     pending.wait();
     const int size = world.size();
-    require(large[99'999] == static_cast<float>(size * (size - 1) / 2 + size * step), "wrong sum in step {}", step);
+    require(large[99'999] == static_cast<float>(size * (size - 1) / 2 + size * step), "wrong sum in step {}",
+            step);
     require(small[9] == static_cast<float>(group->size()), "wrong sum of a half in step {}", step);
     if (step == 1) say_ready(world.rank());
     if (world.max(world.rank() == 0 && steady_clock::now() > end ? 1.0 : 0.0) > 0) return;
@@ -87,4 +88,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace escalera
 
-int main(int argc, char** argv) { return escalera::run(argc, argv); }
+int main(int argc, char** argv) {
+  return escalera::run(argc, argv);
+}
