@@ -12,31 +12,44 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
-constexpr std::size_t smallest_slab = std::size_t{32} << 20;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 std::size_t block_size(std::size_t bytes) { return round_up(std::max<std::size_t>(bytes, 1), alignment); }
 
+// Pages of a slab cost nothing until they are touched.
+std::byte* host_slab(std::size_t bytes) {
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  ::madvise(address, bytes, MADV_HUGEPAGE);  // a hint: without huge pages it is slower, not wrong
+  return static_cast<std::byte*>(address);
+}
+
 }  // namespace
 
+Arena::Arena()
+    : Arena(SlabSource{host_slab, [](std::byte* slab, std::size_t bytes) { ::munmap(slab, bytes); }, std::size_t{32} << 20}) {}
+
 Arena::~Arena() {
-  for (auto [address, bytes] : slabs_) ::munmap(address, bytes);
+  for (auto [address, bytes] : slabs_) source_.put_back(address, bytes);
 }
 
 std::byte* Arena::allocate(std::size_t bytes) {
   const std::size_t size = block_size(bytes);
   auto best = free_by_size_.lower_bound({size, nullptr});
   if (best == free_by_size_.end()) {
-    // Slabs grow with what is in use, so that a large model needs few of them. Pages of a slab cost nothing until they
-    // are touched.
+    // Slabs grow with what is in use, so that a large model needs few of them. When memory runs short, a slab of the block's
+    // own size may still fit.
     std::size_t held = 0;
     for (const auto& slab : slabs_) held += slab.second;
-    const std::size_t slab = round_up(std::max({size, smallest_slab, held / 4}), huge_page);
-    void* address = ::mmap(nullptr, slab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    require(address != MAP_FAILED, "out of memory: the system has no {} bytes more (in use: {})", slab, held);
-    ::madvise(address, slab, MADV_HUGEPAGE);  // a hint: without huge pages it is slower, not wrong
-    slabs_.emplace_back(static_cast<std::byte*>(address), slab);
-    insert_free(static_cast<std::byte*>(address), slab);
+    std::size_t bytes_of_slab = round_up(std::max({size, source_.smallest, held / 4}), huge_page);
+    std::byte* slab = source_.get(bytes_of_slab);
+    if (!slab) {
+      bytes_of_slab = round_up(size, huge_page);
+      slab = source_.get(bytes_of_slab);
+    }
+    require(slab, "out of memory: the system has no {} bytes more (in use: {})", bytes_of_slab, held);
+    slabs_.emplace_back(slab, bytes_of_slab);
+    insert_free(slab, bytes_of_slab);
     best = free_by_size_.lower_bound({size, nullptr});
   }
   auto [available, block] = *best;

@@ -1,9 +1,10 @@
 // One growing arena per device: blocks are handed out best-fit from large slabs and come back to be used again, so that
 // a training step neither calls the system's allocator nor touches pages for the first time.
-// defines: Arena
+// defines: SlabSource, Arena
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,10 +12,20 @@
 
 namespace escalera {
 
-/// Host memory in slabs. Blocks are aligned to 256 bytes. Not thread-safe: an arena belongs to one rank.
+/// Where an arena's slabs come from.
+struct SlabSource {
+  std::function<std::byte*(std::size_t bytes)> get;                 ///< null if there is no more
+  std::function<void(std::byte* slab, std::size_t bytes)> put_back; ///< must not throw
+  std::size_t smallest = 0;                                         ///< bytes of the first slab
+};
+
+/// Memory of the host or of a GPU, whose bytes the arena itself never touches. Blocks are aligned to 256 bytes. Not
+/// thread-safe: an arena belongs to one rank.
 class Arena {
  public:
-  Arena() = default;
+  /// Host memory, in huge pages where the system has them.
+  Arena();
+  explicit Arena(SlabSource source) : source_(std::move(source)) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -28,6 +39,7 @@ class Arena {
   void insert_free(std::byte* block, std::size_t bytes);
   void erase_free(std::map<std::byte*, std::size_t>::iterator block);
 
+  SlabSource source_;
   std::vector<std::pair<std::byte*, std::size_t>> slabs_;
   std::map<std::byte*, std::size_t> free_by_address_;             // for merging neighbours
   std::set<std::pair<std::size_t, std::byte*>> free_by_size_;     // for the best fit

@@ -1,6 +1,6 @@
 // Every operation of the model, declared once. A backend (cpu/, cuda/) implements this interface; the model, the
-// optimizer and the chapters call nothing else.
-// defines: Ops, AttentionShape, AdamWSettings, make_cpu_ops(), make_cuda_ops()
+// optimizer and the chapters call nothing else. The CUDA backend comes from common/cuda/cuda_backend.h.
+// defines: Ops, AttentionShape, AdamWSettings, CpuSettings, make_cpu_ops()
 #pragma once
 
 #include <memory>
@@ -157,8 +157,5 @@ struct CpuSettings {
 
 /// The CPU backend, with its own HostDevice.
 std::unique_ptr<Ops> make_cpu_ops(const CpuSettings& settings);
-
-/// The CUDA backend on device `ordinal`. Throws UsageError, saying what is missing, where it was not built.
-std::unique_ptr<Ops> make_cuda_ops(int ordinal);
 
 }  // namespace escalera

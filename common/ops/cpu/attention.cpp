@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/attention_table.h"
 #include "common/ops/cpu/kernels.h"
 
@@ -31,27 +32,10 @@ const AttentionTable& best_table() {
   return wide ? *wide : attention_table_base();
 }
 
-void check(const char* name, const Tensor& tensor, Index rows, Index columns, DType dtype) {
-  require(tensor.rows() == rows && tensor.columns() == columns && tensor.dtype() == dtype,
-          "attention: {} is [{}, {}] of {}, but the shape asks for [{}, {}] of {}", name, tensor.rows(),
-          tensor.columns(), to_string(tensor.dtype()), rows, columns, to_string(dtype));
-}
-
 /// The call in plain data, after a check of everything that forward and backward have in common.
 AttentionCall make_call(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& out, const Tensor& lse) {
-  require(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
-          "attention: {} query heads cannot share {} key/value heads evenly", shape.heads, shape.kv_heads);
-  require(shape.head_size > 0, "attention: head size is {}", shape.head_size);
-  const DType dtype = q.dtype();
-  const Index queries = shape.batch * shape.query_length;
-  const Index keys = shape.batch * shape.key_length;
-  check("q", q, queries, shape.heads * shape.head_size, dtype);
-  check("k", k, keys, shape.kv_heads * shape.head_size, dtype);
-  check("v", v, keys, shape.kv_heads * shape.head_size, dtype);
-  check("out", out, queries, shape.heads * shape.head_size, dtype);
-  check("lse", lse, queries, shape.heads, accumulation_dtype(dtype));
-
+  check_attention(shape, q, k, v, out, lse);
   AttentionCall call;
   call.query_length = shape.query_length;
   call.key_length = shape.key_length;
@@ -113,10 +97,7 @@ void attention_backward(const AttentionTable& table, ThreadPool& pool, Device& d
                         const Tensor& out, const Tensor& lse, const Tensor& d_out, const Tensor& dq,
                         const Tensor& dk, const Tensor& dv) {
   AttentionCall call = make_call(shape, q, k, v, out, lse);
-  check("d_out", d_out, q.rows(), q.columns(), q.dtype());
-  check("dq", dq, q.rows(), q.columns(), q.dtype());
-  check("dk", dk, k.rows(), k.columns(), k.dtype());
-  check("dv", dv, k.rows(), k.columns(), k.dtype());
+  check_attention_gradients(q, k, v, d_out, dq, dk, dv);
   call.d_out = d_out.data();
   call.dq = dq.data();
   call.dk = dk.data();

@@ -1,14 +1,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
 namespace escalera::cpu {
 
 void CpuOps::add(const Tensor& a, const Tensor& b, const Tensor& out) {
-  check(b, a.rows(), a.columns(), a.dtype(), "add: b");
-  check(out, a.rows(), a.columns(), a.dtype(), "add: out");
+  check_add(a, b, out);
   dispatch(a.dtype(), [&]<class T>() {
     parallel(a.size(), 1, [&](Index begin, Index end, int) {
       table<T>().add(raw<T>(a) + begin, raw<T>(b) + begin, raw<T>(out) + begin, end - begin);
@@ -25,7 +25,7 @@ void CpuOps::scale(const Tensor& x, double factor) {
 }
 
 void CpuOps::convert(const Tensor& source, const Tensor& destination) {
-  check(destination, source.size(), destination.dtype(), "convert: destination");
+  check_convert(source, destination);
   const auto kernel = kernels_.convert[static_cast<int>(source.dtype())][static_cast<int>(destination.dtype())];
   const std::byte* from = static_cast<const std::byte*>(source.data());
   std::byte* to = static_cast<std::byte*>(destination.data());
@@ -40,7 +40,7 @@ void CpuOps::convert(const Tensor& source, const Tensor& destination) {
 }
 
 void CpuOps::squared_norm(const Tensor& x, const Tensor& sum) {
-  check(sum, 1, 1, DType::float64, "squared_norm: sum");
+  check_squared_norm(sum);
   // Blocks depend on the number of elements alone and their sums are added in order: the bits do not depend on threads.
   constexpr Index most_blocks = 256, smallest_block = 4096;
   const Index count = x.size();

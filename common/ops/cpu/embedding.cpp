@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
@@ -9,7 +10,7 @@ namespace escalera::cpu {
 void CpuOps::embedding_forward(std::span<const std::int32_t> tokens, const Tensor& table, Index first_row,
                                const Tensor& y) {
   const Index rows = static_cast<Index>(tokens.size());
-  check(y, rows, table.columns(), table.dtype(), "embedding_forward: y");
+  check_embedding_forward(tokens, table, y);
   const auto row_bytes = static_cast<std::size_t>(table.columns() * size_of(table.dtype()));
   const std::byte* from = static_cast<const std::byte*>(table.data());
   std::byte* to = static_cast<std::byte*>(y.data());
@@ -29,8 +30,7 @@ void CpuOps::embedding_forward(std::span<const std::int32_t> tokens, const Tenso
 void CpuOps::embedding_backward(std::span<const std::int32_t> tokens, const Tensor& dy, Index first_row,
                                 const Tensor& d_table) {
   const Index rows = static_cast<Index>(tokens.size()), columns = d_table.columns();
-  check(dy, rows, columns, dy.dtype(), "embedding_backward: dy");
-  check(d_table, d_table.rows(), columns, accumulation_dtype(dy.dtype()), "embedding_backward: d_table");
+  check_embedding_backward(tokens, dy, d_table);
   dispatch(dy.dtype(), [&]<class T>() {
     const auto* source = raw<T>(dy);
     auto* gradient = raw<Accumulator<T>>(d_table);

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "common/ops/adamw_factors.h"
+
 namespace escalera {
 
 using Index = std::int64_t;  // as in common/core/dtype.h, which this header must not include
@@ -15,18 +17,6 @@ using Index = std::int64_t;  // as in common/core/dtype.h, which this header mus
 namespace cpu {
 
 using Bits16 = std::uint16_t;  // a bfloat16
-
-/// What AdamW does to each element, worked out once per call: see optimizer.cpp.
-template <class Wide>
-struct AdamWFactors {
-  Wide beta1, beta2;
-  Wide gradient_to_first;   // (1 - beta1) * gradient_scale
-  Wide gradient_to_second;  // (1 - beta2) * gradient_scale^2
-  Wide second_correction;   // 1 / sqrt(1 - beta2^step)
-  Wide step_size;           // learning_rate / (1 - beta1^step)
-  Wide epsilon;
-  Wide decay;  // 1 - learning_rate * weight_decay
-};
 
 /// Which columns a slice of the logits holds; see ops.h.
 struct LogitColumns {

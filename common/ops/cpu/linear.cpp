@@ -1,6 +1,7 @@
 // The linear layer as three matrix products, and how one product is shared out among the threads.
 #include <algorithm>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
@@ -56,20 +57,17 @@ void CpuOps::multiply(const Product& product) {
 }
 
 void CpuOps::linear_forward(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
-  check(w, w.rows(), x.columns(), x.dtype(), "linear_forward: w");
-  check(y, x.rows(), w.rows(), x.dtype(), "linear_forward: y");
+  check_linear_forward(x, w, y);
   multiply(product_of({x}, {w, true}, y, accumulate));
 }
 
 void CpuOps::linear_backward_input(const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
-  check(w, dy.columns(), w.columns(), dy.dtype(), "linear_backward_input: w");
-  check(dx, dy.rows(), w.columns(), dy.dtype(), "linear_backward_input: dx");
+  check_linear_backward_input(dy, w, dx);
   multiply(product_of({dy}, {w}, dx, accumulate));
 }
 
 void CpuOps::linear_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& dw) {
-  check(x, dy.rows(), x.columns(), dy.dtype(), "linear_backward_weight: x");
-  check(dw, dy.columns(), x.columns(), accumulation_dtype(dy.dtype()), "linear_backward_weight: dw");
+  check_linear_backward_weight(dy, x, dw);
   // Each thread makes some rows of dw from all tokens: no partial gradients, and a sum whose order no split changes.
   multiply(product_of({dy, true}, {x}, dw, true));
 }

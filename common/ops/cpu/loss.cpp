@@ -1,27 +1,13 @@
 #include <cmath>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
 namespace escalera::cpu {
-namespace {
-
-void check_logits(const Tensor& logits, Index valid_columns, const Tensor& row_max) {
-  require(valid_columns >= 0 && valid_columns <= logits.columns(), "cross_entropy: {} valid columns of {}", valid_columns,
-          logits.columns());
-  check(row_max, 1, logits.rows(), accumulation_dtype(logits.dtype()), "cross_entropy: row_max");
-}
-
-void check_sums(const Tensor& logits, std::span<const std::int32_t> targets, const Tensor& sums) {
-  require(static_cast<Index>(targets.size()) == logits.rows(), "cross_entropy: {} targets for {} rows", targets.size(),
-          logits.rows());
-  check(sums, 2, logits.rows(), accumulation_dtype(logits.dtype()), "cross_entropy: sums");
-}
-
-}  // namespace
 
 void CpuOps::cross_entropy_row_max(const Tensor& logits, Index valid_columns, const Tensor& row_max) {
-  check_logits(logits, valid_columns, row_max);
+  check_cross_entropy_row_max(logits, valid_columns, row_max);
   const LogitColumns columns{logits.columns(), valid_columns, 0};
   dispatch(logits.dtype(), [&]<class T>() {
     parallel(logits.rows(), columns.stride, [&](Index begin, Index end, int) {
@@ -33,8 +19,7 @@ void CpuOps::cross_entropy_row_max(const Tensor& logits, Index valid_columns, co
 
 void CpuOps::cross_entropy_row_sums(const Tensor& logits, Index valid_columns, std::span<const std::int32_t> targets,
                                     Index first_column, const Tensor& row_max, const Tensor& sums) {
-  check_logits(logits, valid_columns, row_max);
-  check_sums(logits, targets, sums);
+  check_cross_entropy_row_sums(logits, valid_columns, targets, row_max, sums);
   const LogitColumns columns{logits.columns(), valid_columns, first_column};
   dispatch(logits.dtype(), [&]<class T>() {
     auto* exponentials = raw<Accumulator<T>>(sums);
@@ -49,9 +34,7 @@ void CpuOps::cross_entropy_row_sums(const Tensor& logits, Index valid_columns, s
 void CpuOps::cross_entropy_backward(const Tensor& logits, Index valid_columns, std::span<const std::int32_t> targets,
                                     Index first_column, const Tensor& row_max, const Tensor& sums, double scale,
                                     double loss_share, const Tensor& loss) {
-  check_logits(logits, valid_columns, row_max);
-  check_sums(logits, targets, sums);
-  check(loss, 1, 1, DType::float64, "cross_entropy_backward: loss");
+  check_cross_entropy_backward(logits, valid_columns, targets, row_max, sums, loss);
   const LogitColumns columns{logits.columns(), valid_columns, first_column};
   dispatch(logits.dtype(), [&]<class T>() {
     using Wide = Accumulator<T>;

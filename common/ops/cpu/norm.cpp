@@ -1,18 +1,10 @@
 #include <algorithm>
 
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
 namespace escalera::cpu {
-namespace {
-
-void check_norm(const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& rstd) {
-  check(w, 1, x.columns(), x.dtype(), "rms_norm: w");
-  check(y, x.rows(), x.columns(), x.dtype(), "rms_norm: y or dy");
-  check(rstd, 1, x.rows(), accumulation_dtype(x.dtype()), "rms_norm: rstd");
-}
-
-}  // namespace
 
 void CpuOps::rms_norm_forward(const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd) {
   add_rms_norm_forward(x, Tensor(), w, epsilon, Tensor(), y, rstd);
@@ -21,11 +13,8 @@ void CpuOps::rms_norm_forward(const Tensor& x, const Tensor& w, double epsilon, 
 void CpuOps::add_rms_norm_forward(const Tensor& x, const Tensor& delta, const Tensor& w, double epsilon,
                                   const Tensor& sum, const Tensor& y, const Tensor& rstd) {
   const Index rows = x.rows(), columns = x.columns();
-  check_norm(x, w, y, rstd);
-  if (!delta.empty()) {
-    check(delta, rows, columns, x.dtype(), "add_rms_norm_forward: delta");
-    check(sum, rows, columns, x.dtype(), "add_rms_norm_forward: sum");
-  }
+  check_rms_norm(x, w, y, rstd);
+  if (!delta.empty()) check_add_rms_norm(x, delta, sum);
   dispatch(x.dtype(), [&]<class T>() {
     const auto *from = raw<T>(x), *added = raw<T>(delta);
     auto* total = raw<T>(sum);
@@ -39,7 +28,7 @@ void CpuOps::add_rms_norm_forward(const Tensor& x, const Tensor& delta, const Te
 }
 
 void CpuOps::rms_norm_apply(const Tensor& x, const Tensor& rstd, const Tensor& w, const Tensor& y) {
-  check_norm(x, w, y, rstd);
+  check_rms_norm(x, w, y, rstd);
   const Index columns = x.columns();
   dispatch(x.dtype(), [&]<class T>() {
     parallel(x.rows(), columns, [&](Index begin, Index end, int) {
@@ -52,10 +41,8 @@ void CpuOps::rms_norm_apply(const Tensor& x, const Tensor& rstd, const Tensor& w
 void CpuOps::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& w,
                                const Tensor& residual, const Tensor& dx, const Tensor& dw) {
   const Index rows = x.rows(), columns = x.columns();
-  check_norm(x, w, dy, rstd);
-  check(dx, rows, columns, x.dtype(), "rms_norm_backward: dx");
-  check(dw, 1, columns, accumulation_dtype(x.dtype()), "rms_norm_backward: dw");
-  if (!residual.empty()) check(residual, rows, columns, x.dtype(), "rms_norm_backward: residual");
+  check_rms_norm(x, w, dy, rstd);
+  check_rms_norm_backward(x, residual, dx, dw);
   if (rows == 0) return;
 
   // dw sums over all rows. Each block of rows has a sum of its own, and the sums are added in order of the blocks; blocks

@@ -1,3 +1,4 @@
+#include "common/ops/checks.h"
 #include "common/ops/cpu/cpu_ops.h"
 #include "common/ops/cpu/tensor_access.h"
 
@@ -5,7 +6,7 @@ namespace escalera::cpu {
 
 void CpuOps::swiglu_forward(const Tensor& gate_up, const Tensor& y) {
   const Index rows = y.rows(), columns = y.columns();
-  check(gate_up, rows, 2 * columns, y.dtype(), "swiglu_forward: gate_up");
+  check_swiglu_forward(gate_up, y);
   dispatch(y.dtype(), [&]<class T>() {
     parallel(rows, cost_of_exp * columns, [&](Index begin, Index end, int) {
       table<T>().swiglu_forward(raw<T>(gate_up) + begin * 2 * columns, raw<T>(y) + begin * columns, end - begin, columns);
@@ -15,9 +16,7 @@ void CpuOps::swiglu_forward(const Tensor& gate_up, const Tensor& y) {
 
 void CpuOps::swiglu_backward(const Tensor& gate_up, const Tensor& dy, const Tensor& d_gate_up, const Tensor& y) {
   const Index rows = dy.rows(), columns = dy.columns();
-  check(gate_up, rows, 2 * columns, dy.dtype(), "swiglu_backward: gate_up");
-  check(d_gate_up, rows, 2 * columns, dy.dtype(), "swiglu_backward: d_gate_up");
-  if (!y.empty()) check(y, rows, columns, dy.dtype(), "swiglu_backward: y");
+  check_swiglu_backward(gate_up, dy, d_gate_up, y);
   dispatch(dy.dtype(), [&]<class T>() {
     auto* product = raw<T>(y);
     parallel(rows, cost_of_exp * columns, [&](Index begin, Index end, int) {

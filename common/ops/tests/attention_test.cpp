@@ -1,11 +1,14 @@
-// Attention on the CPU against softmax written as plain loops in double, for both tables of kernels.
+// Attention against softmax written as plain loops in double: both tables of CPU kernels, and CUDA where there is a device.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 
+#include "common/cuda/cuda_backend.h"
 #include "common/ops/cpu/attention.h"
 #include "common/ops/cpu/attention_table.h"
 #include "common/ops/cpu/kernels.h"
@@ -89,9 +92,75 @@ void backward_loops(const AttentionShape& s, const Values& q, const Values& k, c
 
 // ---- calling the kernels ------------------------------------------------------------------------------------------
 
+/// Something that computes attention on a device of its own.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual Device& device() = 0;
+  virtual void forward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                       const Tensor& lse) = 0;
+  virtual void backward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                        const Tensor& lse, const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) = 0;
+};
+
+class CpuEngine final : public Engine {
+ public:
+  explicit CpuEngine(const AttentionTable& table, int threads = 1) : table_(table), pool_(threads) {}
+  Device& device() override { return device_; }
+  void forward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const Tensor& lse) override {
+    attention_forward(table_, pool_, device_, shape, q, k, v, out, lse);
+  }
+  void backward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                const Tensor& lse, const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) override {
+    attention_backward(table_, pool_, device_, shape, q, k, v, out, lse, d_out, dq, dk, dv);
+  }
+
+ private:
+  const AttentionTable& table_;
+  ThreadPool pool_;
+  HostDevice device_;
+};
+
+class CudaEngine final : public Engine {
+ public:
+  Device& device() override { return ops_->device(); }
+  void forward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const Tensor& lse) override {
+    ops_->attention_forward(shape, q, k, v, out, lse);
+  }
+  void backward(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                const Tensor& lse, const Tensor& d_out, const Tensor& dq, const Tensor& dk, const Tensor& dv) override {
+    ops_->attention_backward(shape, q, k, v, out, lse, d_out, dq, dk, dv);
+  }
+
+ private:
+  std::unique_ptr<Ops> ops_ = cuda_backend().make_ops(0);
+};
+
+/// How to make an engine, and the types that it knows.
+struct EngineKind {
+  std::string name;
+  std::vector<DType> dtypes;
+  std::function<std::unique_ptr<Engine>()> make;
+};
+
 std::vector<const AttentionTable*> tables() {
   std::vector<const AttentionTable*> list = {&attention_table_base()};
   if (cpu_has_v4() && attention_table_v4()) list.push_back(attention_table_v4());
+  return list;
+}
+
+std::vector<EngineKind> engines() {
+  std::vector<EngineKind> list;
+  for (const AttentionTable* table : tables()) {
+    list.push_back({std::string("cpu_") + (table == tables().front() ? "base" : "v4"),
+                    {DType::float32, DType::float64, DType::bfloat16},
+                    [table] { return std::make_unique<CpuEngine>(*table); }});
+  }
+  if (find_cuda().backend) {
+    list.push_back({"cuda", {DType::float32, DType::bfloat16}, [] { return std::make_unique<CudaEngine>(); }});
+  }
   return list;
 }
 
@@ -110,8 +179,8 @@ AttentionShape make_shape(Index batch, Index queries, Index keys, Index heads, I
 
 /// Tensors of a call, filled with normally distributed numbers; outputs are poisoned until something is written.
 struct Problem {
-  Problem(const AttentionShape& attention_shape, DType type, double query_scale = 1)
-      : shape(attention_shape), dtype(type) {
+  Problem(Engine& an_engine, const AttentionShape& attention_shape, DType type, double query_scale = 1)
+      : engine(an_engine), device(engine.device()), shape(attention_shape), dtype(type) {
     device.set_poison(true);
     const Index queries = shape.batch * shape.query_length, keys = shape.batch * shape.key_length;
     const Index width = shape.heads * shape.head_size, kv_width = shape.kv_heads * shape.head_size;
@@ -139,14 +208,8 @@ struct Problem {
     return device.empty(rows, columns, type, MemoryCategory::activations);
   }
   Values host(const Tensor& tensor) { return to_host(device, tensor); }
-  void forward(const AttentionTable& table, int threads = 1) {
-    ThreadPool pool(threads);
-    attention_forward(table, pool, device, shape, q, k, v, out, lse);
-  }
-  void backward(const AttentionTable& table, int threads = 1) {
-    ThreadPool pool(threads);
-    attention_backward(table, pool, device, shape, q, k, v, out, lse, d_out, dq, dk, dv);
-  }
+  void forward() { engine.forward(shape, q, k, v, out, lse); }
+  void backward() { engine.backward(shape, q, k, v, out, lse, d_out, dq, dk, dv); }
   Results results() { return {host(out), host(lse), host(dq), host(dk), host(dv)}; }
   Results expected() {
     Results r;
@@ -155,7 +218,8 @@ struct Problem {
     return r;
   }
 
-  HostDevice device;
+  Engine& engine;
+  Device& device;
   AttentionShape shape;
   DType dtype;
   Tensor q, k, v, d_out, out, lse, dq, dk, dv;
@@ -192,43 +256,55 @@ double largest_error(const Results& a, const Results& b) {
 }
 
 void expect_agreement(Problem& problem, const std::string& what) {
-  const Results expected = problem.expected();
-  for (const AttentionTable* table : tables()) {
-    problem.forward(*table);
-    problem.backward(*table);
-    EXPECT_LE(largest_error(problem.results(), expected), tolerance(problem.dtype))
-        << what << ", " << table->name;
-  }
+  problem.forward();
+  problem.backward();
+  EXPECT_LE(largest_error(problem.results(), problem.expected()), tolerance(problem.dtype)) << what;
 }
 
-constexpr DType dtypes[] = {DType::float32, DType::float64, DType::bfloat16};
+class Attention : public testing::TestWithParam<EngineKind> {
+ protected:
+  const std::vector<DType>& dtypes() const { return GetParam().dtypes; }
+  std::unique_ptr<Engine> own_engine = GetParam().make();
+  Engine& engine = *own_engine;
+};
+INSTANTIATE_TEST_SUITE_P(Engines, Attention, testing::ValuesIn(engines()),
+                         [](const auto& instance) { return instance.param.name; });
+
+/// For what only the CPU can be asked: float64, or host memory.
+class CpuAttention : public Attention {};
+INSTANTIATE_TEST_SUITE_P(Engines, CpuAttention, testing::ValuesIn([] {
+                           std::vector<EngineKind> list = engines();
+                           std::erase_if(list, [](const EngineKind& kind) { return kind.name == "cuda"; });
+                           return list;
+                         }()),
+                         [](const auto& instance) { return instance.param.name; });
 
 // ---- tests --------------------------------------------------------------------------------------------------------
 
-TEST(Attention, EveryHeadSizeAgreesWithPlainLoops) {
-  for (const DType dtype : dtypes) {
+TEST_P(Attention, EveryHeadSizeAgreesWithPlainLoops) {
+  for (const DType dtype : dtypes()) {
     for (const Index head_size : {1, 8, 12, 16, 20, 32, 64, 96, 128}) {
-      Problem problem(make_shape(1, 77, 77, 4, 2, head_size), dtype);
+      Problem problem(engine, make_shape(1, 77, 77, 4, 2, head_size), dtype);
       expect_agreement(problem, std::string(to_string(dtype)) + " head size " + std::to_string(head_size));
     }
   }
 }
 
-TEST(Attention, EveryGroupingOfHeadsAgreesWithPlainLoops) {
-  for (const DType dtype : dtypes) {
+TEST_P(Attention, EveryGroupingOfHeadsAgreesWithPlainLoops) {
+  for (const DType dtype : dtypes()) {
     for (const auto& [heads, kv_heads] : {std::pair<Index, Index>{3, 3}, {6, 2}, {8, 1}, {5, 1}, {40, 1}}) {
-      Problem problem(make_shape(2, 41, 41, heads, kv_heads, 16), dtype);
+      Problem problem(engine, make_shape(2, 41, 41, heads, kv_heads, 16), dtype);
       expect_agreement(problem, std::to_string(heads) + " heads on " + std::to_string(kv_heads));
     }
   }
 }
 
-TEST(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
+TEST_P(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
   struct Case {
     Index queries, keys, query_offset, key_offset;
     bool causal;
   };
-  for (const DType dtype : dtypes) {
+  for (const DType dtype : dtypes()) {
     for (const Case c : {Case{1, 1, 0, 0, true}, Case{1, 300, 299, 0, true}, Case{3, 129, 126, 0, true},
                          Case{128, 64, 0, 0, true}, Case{130, 200, 70, 0, true}, Case{257, 257, 0, 0, true},
                          Case{90, 50, 0, 40, true},      // the first 40 queries see nothing
@@ -239,148 +315,153 @@ TEST(Attention, EveryLengthAndOffsetAgreesWithPlainLoops) {
       shape.query_offset = c.query_offset;
       shape.key_offset = c.key_offset;
       shape.causal = c.causal;
-      Problem problem(shape, dtype);
+      Problem problem(engine, shape, dtype);
       expect_agreement(problem, std::string(to_string(dtype)) + " queries " + std::to_string(c.queries) +
                                     " keys " + std::to_string(c.keys));
     }
   }
 }
 
-TEST(Attention, QueriesThatSeeNothingGetZeros) {
-  for (const AttentionTable* table : tables()) {
-    for (const Index keys : {0, 30}) {
-      AttentionShape shape = make_shape(1, 5, keys, 2, 1, 8);
-      shape.query_offset = 0;
-      shape.key_offset = 3;
-      Problem problem(shape, DType::float32);
-      problem.forward(*table);
-      problem.backward(*table);
-      const Results r = problem.results();
-      for (Index i = 0; i < (keys == 0 ? 5 : 3); ++i) {
-        for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.out[static_cast<std::size_t>(i * 16 + d)], 0);
-        for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.dq[static_cast<std::size_t>(i * 16 + d)], 0);
-        for (Index h = 0; h < 2; ++h) EXPECT_EQ(r.lse[static_cast<std::size_t>(i * 2 + h)], -infinity);
-      }
-      for (const double value : r.dk) EXPECT_TRUE(std::isfinite(value));
+TEST_P(Attention, QueriesThatSeeNothingGetZeros) {
+  for (const Index keys : {0, 30}) {
+    AttentionShape shape = make_shape(1, 5, keys, 2, 1, 8);
+    shape.query_offset = 0;
+    shape.key_offset = 3;
+    Problem problem(engine, shape, DType::float32);
+    problem.forward();
+    problem.backward();
+    const Results r = problem.results();
+    for (Index i = 0; i < (keys == 0 ? 5 : 3); ++i) {
+      for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.out[static_cast<std::size_t>(i * 16 + d)], 0);
+      for (Index d = 0; d < 16; ++d) EXPECT_EQ(r.dq[static_cast<std::size_t>(i * 16 + d)], 0);
+      for (Index h = 0; h < 2; ++h) EXPECT_EQ(r.lse[static_cast<std::size_t>(i * 2 + h)], -infinity);
     }
+    for (const double value : r.dk) EXPECT_TRUE(std::isfinite(value));
   }
 }
 
-TEST(Attention, GradientsAgreeWithFiniteDifferences) {
+TEST_P(CpuAttention, GradientsAgreeWithFiniteDifferences) {
   AttentionShape shape = make_shape(1, 9, 11, 4, 2, 12);
-  for (const AttentionTable* table : tables()) {
-    Problem problem(shape, DType::float64);
-    problem.forward(*table);
-    problem.backward(*table);
-    const Values d_out = problem.host(problem.d_out);
-    const auto loss = [&] {
-      problem.forward(*table);
-      const Values out = problem.host(problem.out);
-      double sum = 0;
-      for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * d_out[i];
-      return sum;
-    };
-    for (const auto& [tensor, gradient] :
-         {std::pair{problem.q, problem.dq}, {problem.k, problem.dk}, {problem.v, problem.dv}}) {
-      const Values analytic = problem.host(gradient);
-      Values numeric(analytic.size());
-      auto* elements = tensor.as<double>();
-      // The central difference is off by about step^2, and rounding adds 1e-16 / step: both near 1e-10.
-      const double step = 1e-5;
-      for (std::size_t i = 0; i < numeric.size(); ++i) {
-        const double before = elements[i];
-        elements[i] = before + step;
-        const double above = loss();
-        elements[i] = before - step;
-        numeric[i] = (above - loss()) / (2 * step);
-        elements[i] = before;
-      }
-      EXPECT_LE(relative_error(analytic, numeric), 1e-8);
+  Problem problem(engine, shape, DType::float64);
+  problem.forward();
+  problem.backward();
+  const Values d_out = problem.host(problem.d_out);
+  const auto loss = [&] {
+    problem.forward();
+    const Values out = problem.host(problem.out);
+    double sum = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * d_out[i];
+    return sum;
+  };
+  for (const auto& [tensor, gradient] :
+       {std::pair{problem.q, problem.dq}, {problem.k, problem.dk}, {problem.v, problem.dv}}) {
+    const Values analytic = problem.host(gradient);
+    Values numeric(analytic.size());
+    auto* elements = tensor.as<double>();
+    // The central difference is off by about step^2, and rounding adds 1e-16 / step: both near 1e-10.
+    const double step = 1e-5;
+    for (std::size_t i = 0; i < numeric.size(); ++i) {
+      const double before = elements[i];
+      elements[i] = before + step;
+      const double above = loss();
+      elements[i] = before - step;
+      numeric[i] = (above - loss()) / (2 * step);
+      elements[i] = before;
     }
+    EXPECT_LE(relative_error(analytic, numeric), 1e-8);
   }
 }
 
-TEST(Attention, HugeScoresStayFinite) {
-  for (const AttentionTable* table : tables()) {
-    Problem problem(make_shape(1, 100, 100, 2, 1, 16), DType::float32, 1000);
-    const Results expected = problem.expected();
-    problem.forward(*table);
-    problem.backward(*table);
-    const Results r = problem.results();
-    for (const Values& values : {r.out, r.lse, r.dq, r.dk, r.dv}) {
-      for (const double value : values) ASSERT_TRUE(std::isfinite(value));
-    }
-    // A score of 3000 in float32 is off by up to 1e-4, and its exponential in the same proportion.
-    EXPECT_LE(relative_error(r.out, expected.out), 1e-3);
+TEST_P(Attention, HugeScoresStayFinite) {
+  Problem problem(engine, make_shape(1, 100, 100, 2, 1, 16), DType::float32, 1000);
+  const Results expected = problem.expected();
+  problem.forward();
+  problem.backward();
+  const Results r = problem.results();
+  for (const Values& values : {r.out, r.lse, r.dq, r.dk, r.dv}) {
+    for (const double value : values) ASSERT_TRUE(std::isfinite(value));
   }
+  // A score of 3000 in float32 is off by up to 1e-4, and its exponential in the same proportion.
+  EXPECT_LE(relative_error(r.out, expected.out), 1e-3);
 }
 
-TEST(Attention, NaNIsPassedOn) {
-  for (const AttentionTable* table : tables()) {
-    Problem problem(make_shape(1, 40, 40, 1, 1, 16), DType::float32);
-    problem.q.as<float>()[20 * 16 + 3] = std::numeric_limits<float>::quiet_NaN();
-    problem.forward(*table);
-    const Results r = problem.results();
-    EXPECT_TRUE(std::isnan(r.out[20 * 16]));
-    EXPECT_TRUE(std::isnan(r.lse[20]));
-    EXPECT_TRUE(std::isfinite(r.out[19 * 16]) && std::isfinite(r.out[21 * 16]));
-  }
+TEST_P(Attention, NaNIsPassedOn) {
+  Problem problem(engine, make_shape(1, 40, 40, 1, 1, 16), DType::float32);
+  Values values = problem.host(problem.q);
+  values[20 * 16 + 3] = std::numeric_limits<double>::quiet_NaN();
+  from_host(problem.device, values, problem.q);
+  problem.forward();
+  const Results r = problem.results();
+  EXPECT_TRUE(std::isnan(r.out[20 * 16]));
+  EXPECT_TRUE(std::isnan(r.lse[20]));
+  EXPECT_TRUE(std::isfinite(r.out[19 * 16]) && std::isfinite(r.out[21 * 16]));
 }
 
-TEST(Attention, TwoHalvesOfTheKeysMergeByTheirLse) {
+TEST_P(Attention, TwoHalvesOfTheKeysMergeByTheirLse) {
   // Context parallelism: pieces of the keys are treated one at a time. For float32 the merge costs a few more roundings.
-  for (const AttentionTable* table : tables()) {
-    Problem whole(make_shape(1, 90, 150, 2, 1, 32), DType::float32);
-    whole.forward(*table);
-    whole.backward(*table);
-    const Results expected = whole.results();
-    const Index rows = whole.q.rows(), columns = whole.q.columns();
-    Values merged(expected.out.size()), dq(expected.dq.size()), dk, dv;
-    Results part[2];
-    for (const Index half : {0, 1}) {
-      AttentionShape shape = whole.shape;
-      shape.key_offset = half * 75;
-      shape.key_length = 75;
-      const Tensor k = whole.k.slice_rows(half * 75, 75), v = whole.v.slice_rows(half * 75, 75);
-      const Tensor out = whole.empty(rows, columns, DType::float32),
-                   lse = whole.empty(rows, 2, DType::float32);
-      ThreadPool pool(1);
-      attention_forward(*table, pool, whole.device, shape, whole.q, k, v, out, lse);
-      part[half].out = whole.host(out);
-      part[half].lse = whole.host(lse);
-      // Backward takes out and lse of all keys.
-      const Tensor part_dq = whole.empty(rows, columns, DType::float32);
-      attention_backward(*table, pool, whole.device, shape, whole.q, k, v, whole.out, whole.lse, whole.d_out,
-                         part_dq, whole.dk.slice_rows(half * 75, 75), whole.dv.slice_rows(half * 75, 75));
-      const Values values = whole.host(part_dq);
-      for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += values[i];
-    }
-    for (std::size_t i = 0; i < merged.size(); ++i) {
-      for (const Results& one : part)
-        merged[i] += one.out[i] * std::exp(one.lse[i / 32] - expected.lse[i / 32]);
-    }
-    EXPECT_LE(relative_error(merged, expected.out), 1e-5);
-    EXPECT_LE(relative_error(dq, expected.dq), 1e-5);
-    EXPECT_LE(relative_error(whole.host(whole.dk), expected.dk), 1e-5);
-    EXPECT_LE(relative_error(whole.host(whole.dv), expected.dv), 1e-5);
+  Problem whole(engine, make_shape(1, 90, 150, 2, 1, 32), DType::float32);
+  whole.forward();
+  whole.backward();
+  const Results expected = whole.results();
+  const Index rows = whole.q.rows(), columns = whole.q.columns();
+  Values merged(expected.out.size()), dq(expected.dq.size()), dk, dv;
+  Results part[2];
+  for (const Index half : {0, 1}) {
+    AttentionShape shape = whole.shape;
+    shape.key_offset = half * 75;
+    shape.key_length = 75;
+    const Tensor k = whole.k.slice_rows(half * 75, 75), v = whole.v.slice_rows(half * 75, 75);
+    const Tensor out = whole.empty(rows, columns, DType::float32),
+                 lse = whole.empty(rows, 2, DType::float32);
+    engine.forward(shape, whole.q, k, v, out, lse);
+    part[half].out = whole.host(out);
+    part[half].lse = whole.host(lse);
+    // Backward takes out and lse of all keys.
+    const Tensor part_dq = whole.empty(rows, columns, DType::float32);
+    engine.backward(shape, whole.q, k, v, whole.out, whole.lse, whole.d_out, part_dq,
+                    whole.dk.slice_rows(half * 75, 75), whole.dv.slice_rows(half * 75, 75));
+    const Values values = whole.host(part_dq);
+    for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += values[i];
+  }
+  for (std::size_t i = 0; i < merged.size(); ++i) {
+    for (const Results& one : part)
+      merged[i] += one.out[i] * std::exp(one.lse[i / 32] - expected.lse[i / 32]);
+  }
+  EXPECT_LE(relative_error(merged, expected.out), 1e-5);
+  EXPECT_LE(relative_error(dq, expected.dq), 1e-5);
+  EXPECT_LE(relative_error(whole.host(whole.dk), expected.dk), 1e-5);
+  EXPECT_LE(relative_error(whole.host(whole.dv), expected.dv), 1e-5);
+}
+
+Results run(Engine& engine, const AttentionShape& shape, DType dtype) {
+  Problem problem(engine, shape, dtype);
+  problem.forward();
+  problem.backward();
+  return problem.results();
+}
+
+bool same_bits(const Results& a, const Results& b) {
+  return a.out == b.out && a.lse == b.lse && a.dq == b.dq && a.dk == b.dk && a.dv == b.dv;
+}
+
+TEST_P(Attention, TheSameCallTwiceGivesTheSameBits) {
+  for (const DType dtype : dtypes()) {
+    const AttentionShape shape = make_shape(2, 130, 163, 4, 2, 32);
+    EXPECT_TRUE(same_bits(run(engine, shape, dtype), run(engine, shape, dtype))) << to_string(dtype);
   }
 }
 
-TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(CpuAttentionThreads, BitsDoNotDependOnTheirNumber) {
   // One head: with one thread backward makes a single pass over it, with more it takes two (see attention.cpp).
   for (const Index batch : {1, 3}) {
     for (const AttentionTable* table : tables()) {
-      for (const DType dtype : dtypes) {
-        Problem problem(make_shape(batch, 300, 333, 2, 1, 32), dtype);
-        problem.forward(*table, 1);
-        problem.backward(*table, 1);
-        const Results one = problem.results();
+      for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+        const AttentionShape shape = make_shape(batch, 300, 333, 2, 1, 32);
+        CpuEngine one(*table, 1);
+        const Results expected = run(one, shape, dtype);
         for (const int threads : {2, 3}) {
-          problem.forward(*table, threads);
-          problem.backward(*table, threads);
-          const Results many = problem.results();
-          EXPECT_TRUE(one.out == many.out && one.lse == many.lse && one.dq == many.dq && one.dk == many.dk &&
-                      one.dv == many.dv)
+          CpuEngine many(*table, threads);
+          EXPECT_TRUE(same_bits(run(many, shape, dtype), expected))
               << threads << " threads, " << table->name << ", " << to_string(dtype);
         }
       }
@@ -388,41 +469,40 @@ TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(Attention, ScratchGrowsWithTheLengthAndNotWithItsSquare) {
-  for (const AttentionTable* table : tables()) {
-    const auto scratch = [&](Index length) {
-      Problem problem(make_shape(1, length, length, 1, 1, 16), DType::float32);
-      problem.forward(*table);
-      const Index forward = problem.device.memory().peak(MemoryCategory::workspace);
-      problem.backward(*table);
-      return std::pair{forward, problem.device.memory().peak(MemoryCategory::workspace)};
-    };
-    const auto [forward_short, backward_short] = scratch(512);
-    const auto [forward_long, backward_long] = scratch(1024);
-    EXPECT_EQ(forward_long, forward_short);
-    EXPECT_LE(backward_long - backward_short, 512 * 2 * 16 * 4);  // dk and dv of the 512 new keys
-  }
+TEST_P(Attention, ScratchGrowsWithTheLengthAndNotWithItsSquare) {
+  const auto scratch = [&](Index length) {
+    const std::unique_ptr<Engine> fresh = GetParam().make();
+    Problem problem(*fresh, make_shape(1, length, length, 1, 1, 16), DType::float32);
+    problem.forward();
+    const Index forward = problem.device.memory().peak(MemoryCategory::workspace);
+    problem.backward();
+    return std::pair{forward, problem.device.memory().peak(MemoryCategory::workspace)};
+  };
+  const auto [forward_short, backward_short] = scratch(512);
+  const auto [forward_long, backward_long] = scratch(1024);
+  EXPECT_EQ(forward_long, forward_short);
+  EXPECT_LE(backward_long - backward_short, 512 * 2 * 16 * 4);  // dk and dv of the 512 new keys
 }
 
-TEST(Attention, TheseTestsWouldNoticeAMaskThatIsOffByOne) {
-  for (const DType dtype : dtypes) {
+TEST_P(Attention, TheseTestsWouldNoticeAMaskThatIsOffByOne) {
+  for (const DType dtype : dtypes()) {
     for (const int fault : {-1, 1}) {
-      Problem problem(make_shape(1, 257, 257, 2, 1, 32), dtype);
+      Problem problem(engine, make_shape(1, 257, 257, 2, 1, 32), dtype);
       const Results expected = problem.expected();
       problem.shape.query_offset += fault;
-      problem.forward(attention_table_base());
+      problem.forward();
       EXPECT_GT(relative_error(problem.results().out, expected.out), 5 * tolerance(dtype));
     }
   }
 }
 
-TEST(Attention, TensorsThatDoNotFitTheShapeAreRefused) {
-  Problem problem(make_shape(1, 8, 8, 4, 2, 8), DType::float32);
+TEST_P(Attention, TensorsThatDoNotFitTheShapeAreRefused) {
+  Problem problem(engine, make_shape(1, 8, 8, 4, 2, 8), DType::float32);
   problem.shape.head_size = 16;
-  EXPECT_THROW(problem.forward(attention_table_base()), Error);
+  EXPECT_THROW(problem.forward(), Error);
   problem.shape.head_size = 8;
   problem.shape.kv_heads = 3;
-  EXPECT_THROW(problem.forward(attention_table_base()), Error);
+  EXPECT_THROW(problem.forward(), Error);
 }
 
 }  // namespace

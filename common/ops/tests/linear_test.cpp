@@ -86,7 +86,7 @@ TEST_P(LinearTest, wrong_shapes_are_refused) {
 
 class EigenBfloat16Test : public OpsTest {
  protected:
-  EigenBfloat16Test() : OpsTest(Backend{DType::bfloat16, 2, &cpu::best_kernels(), false}) {}
+  EigenBfloat16Test() : OpsTest(cpu_backend(DType::bfloat16, 2, cpu::best_kernels(), false)) {}
 };
 
 TEST_F(EigenBfloat16Test, panels_add_up_over_more_terms_and_columns_than_one_holds) {

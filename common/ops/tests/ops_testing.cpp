@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "common/cuda/cuda_backend.h"
+
 namespace escalera {
 
 Matrix random_matrix(Index rows, Index columns, std::uint64_t seed) {
@@ -22,22 +24,36 @@ std::vector<const cpu::Kernels*> kernel_tables() {
   return tables;
 }
 
+Backend cpu_backend(DType dtype, int threads, const cpu::Kernels& kernels, bool onednn) {
+  return {dtype,
+          fmt::format("{}_{}_{}", to_string(dtype), threads == 1 ? "one_thread" : "two_threads",
+                      &kernels == &cpu::kernels_base() ? "base" : "v4"),
+          [=, kernels = &kernels]() -> std::unique_ptr<Ops> {
+            return std::make_unique<cpu::CpuOps>(CpuSettings{.threads = threads, .allow_onednn = onednn}, *kernels);
+          }};
+}
+
 std::vector<Backend> backends() {
   std::vector<Backend> all;
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     for (const int threads : {1, 2}) {
       // oneDNN (where it was built in) multiplies beside the widest kernels, Eigen beside the others.
-      for (const cpu::Kernels* table : kernel_tables()) all.push_back({dtype, threads, table, table == kernel_tables().back()});
+      for (const cpu::Kernels* table : kernel_tables()) {
+        all.push_back(cpu_backend(dtype, threads, *table, table == kernel_tables().back()));
+      }
+    }
+  }
+  if (find_cuda().backend) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      all.push_back({dtype, fmt::format("{}_cuda", to_string(dtype)), [] { return cuda_backend().make_ops(0); }});
     }
   }
   return all;
 }
 
-std::string backend_name(const testing::TestParamInfo<Backend>& info) {
-  const Backend& b = info.param;
-  return fmt::format("{}_{}_{}", to_string(b.dtype), b.threads == 1 ? "one_thread" : "two_threads",
-                     b.kernels == &cpu::kernels_base() ? "base" : "v4");
-}
+std::string backend_name(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+std::ostream& operator<<(std::ostream& out, const Backend& backend) { return out << backend.name; }
 
 Tensor OpsTest::put(Matrix& matrix, DType type) {
   Tensor tensor = output(matrix.rows, matrix.columns, type);
@@ -65,7 +81,10 @@ double OpsTest::error(const Tensor& got, const Matrix& expected) {
 }
 
 bool OpsTest::same_bits(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
+  std::vector<std::byte> first(static_cast<std::size_t>(a.bytes())), second(static_cast<std::size_t>(b.bytes()));
+  device.copy_to_host(first.data(), a.data(), a.bytes());
+  device.copy_to_host(second.data(), b.data(), b.bytes());
+  return first == second;
 }
 
 double slope(const std::function<double(const Matrix&)>& loss, const Matrix& x, const Matrix& direction) {

@@ -1,11 +1,13 @@
 // What the tests of single operations share: plain matrices of doubles to compare with, and a backend for each combination of
-// element type, thread count, instruction set and matrix library.
-// defines: Matrix, random_matrix(), Backend, kernel_tables(), backends(), OpsTest, Float64Test, slope(), dot(), expect_gradient()
+// element type, thread count, instruction set and matrix library, and for CUDA.
+// defines: Matrix, random_matrix(), Backend, cpu_backend(), kernel_tables(), backends(), OpsTest, Float64Test, slope(), dot(), expect_gradient()
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -28,24 +30,30 @@ struct Matrix {
 /// Normally distributed numbers.
 Matrix random_matrix(Index rows, Index columns, std::uint64_t seed);
 
+/// One way to compute: what the tests of operations run on.
 struct Backend {
   DType dtype = DType::float64;
-  int threads = 1;
-  const cpu::Kernels* kernels = nullptr;
-  bool onednn = true;
+  std::string name;  ///< "float32_two_threads_v4", "bfloat16_cuda"
+  std::function<std::unique_ptr<Ops>()> make;
 };
 
+/// The CPU with kernels of a given instruction set.
+Backend cpu_backend(DType dtype, int threads, const cpu::Kernels& kernels, bool onednn);
 /// All that this processor can run.
 std::vector<const cpu::Kernels*> kernel_tables();
+/// The CPU in each type, with one and two threads and with each table of kernels; and the first CUDA device, where there is
+/// one: a GPU, or a simulated one.
 std::vector<Backend> backends();
 std::string backend_name(const testing::TestParamInfo<Backend>& info);
+std::ostream& operator<<(std::ostream& out, const Backend& backend);
 
 class OpsTest : public testing::TestWithParam<Backend> {
  protected:
   explicit OpsTest(const Backend& backend)
       : dtype(backend.dtype),
         wide(accumulation_dtype(backend.dtype)),
-        ops({.threads = backend.threads, .allow_onednn = backend.onednn}, *backend.kernels),
+        own_ops(backend.make()),
+        ops(*own_ops),
         device(ops.device()) {
     device.set_poison(true);  // an output that is not written entirely stays NaN somewhere
   }
@@ -71,14 +79,15 @@ class OpsTest : public testing::TestWithParam<Backend> {
   double tolerance() const { return tolerance(dtype); }
 
   DType dtype, wide;
-  cpu::CpuOps ops;
+  std::unique_ptr<Ops> own_ops;
+  Ops& ops;
   Device& device;
 };
 
 /// For tests in float64 alone, on two threads.
 class Float64Test : public OpsTest {
  protected:
-  Float64Test() : OpsTest(Backend{DType::float64, 2, &cpu::best_kernels(), true}) {}
+  Float64Test() : OpsTest(cpu_backend(DType::float64, 2, cpu::best_kernels(), true)) {}
 };
 
 /// The derivative of loss(x) along `direction`, by central differences. In double, with steps of 1e-5 and values near 1, it is
