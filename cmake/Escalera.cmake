@@ -59,7 +59,7 @@ endfunction()
 # escalera_check_wide(LIBRARY): the test of that rule. Only in optimised builds: without inlining, every helper is a symbol.
 function(escalera_check_wide library)
   get_target_property(type ${library} TYPE)
-  if(ESCALERA_TESTS AND ESCALERA_X86_64 AND CMAKE_NM AND type STREQUAL "STATIC_LIBRARY" AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  if(ESCALERA_TESTS AND NOT ESCALERA_CUDA_TESTS_ONLY AND ESCALERA_X86_64 AND CMAKE_NM AND type STREQUAL "STATIC_LIBRARY" AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
     add_test(NAME ${library}.wide_units_share_no_symbols
              COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:${library}>
                      -P ${PROJECT_SOURCE_DIR}/cmake/CheckWide.cmake)
@@ -82,18 +82,57 @@ function(escalera_program name)
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS})
 endfunction()
 
-# escalera_tests(NAME [SOURCE_DIR dir] [DEPENDS target...] [RANKS n...] [TIMEOUT seconds] [SERIAL])
+# escalera_cuda_tests(NAME PROGRAM [FILTER pattern] [VARIANTS name...]): the tests of a GoogleTest program whose names match (default
+# *cuda*), as ctest tests with the label "cuda". On a GPU they run once, and are skipped, with a word, where there is none.
+# Simulated, they run once for each way in which a GPU could have done the same work: threads and blocks in forward, reverse or
+# shuffled order, stream work at once or only when somebody waits for it, asynchronous copies that land late or early.
+function(escalera_cuda_tests name program)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "FILTER;TIMEOUT" "VARIANTS")
+  if(NOT ESCALERA_CUDA OR NOT ESCALERA_TESTS)
+    return()
+  endif()
+  if(NOT arg_FILTER)
+    set(arg_FILTER "*cuda*")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 900)
+  endif()
+  add_dependencies(cuda_checks ${program})
+  set(command ${program} --gtest_filter=${arg_FILTER} --gtest_brief=1)
+  if(ESCALERA_CUDA STREQUAL "nvcc")
+    add_test(NAME ${name}.cuda COMMAND ${command} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name}.cuda PROPERTIES LABELS cuda TIMEOUT ${arg_TIMEOUT} RESOURCE_LOCK gpu
+                         SKIP_REGULAR_EXPRESSION "0 tests from 0 test suites")
+    return()
+  endif()
+  set(forward "ORDER=forward;STREAMS=eager;COPIES=late")
+  set(reverse "ORDER=reverse;STREAMS=lazy;COPIES=early")
+  set(shuffled "ORDER=shuffle;STREAMS=lazy;COPIES=late")
+  if(NOT arg_VARIANTS)
+    set(arg_VARIANTS forward reverse shuffled)
+  endif()
+  foreach(variant IN LISTS arg_VARIANTS)
+    list(TRANSFORM ${variant} PREPEND SIMULATED_CUDA_ OUTPUT_VARIABLE environment)
+    add_test(NAME ${name}.cuda.${variant} COMMAND ${command} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name}.cuda.${variant} PROPERTIES LABELS cuda TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${environment}"
+                         FAIL_REGULAR_EXPRESSION "0 tests from 0 test suites")
+  endforeach()
+endfunction()
+
+# escalera_tests(NAME [SOURCE_DIR dir] [DEPENDS target...] [RANKS n...] [TIMEOUT seconds] [SERIAL] [CUDA])
 #
 # GoogleTest programs from tests/ of this folder (or from SOURCE_DIR); the file name says how a test is run:
 #   *_test.cpp           program NAME_tests, each test a ctest test of its own
 #   *_full_test.cpp      program NAME_full_tests, the same with the label "full": only scripts/test.sh --full runs these
+#   *_cuda_test.cpp      part of NAME_tests where the CUDA backend is built, see CUDA below
 #   *_mpi_test.cpp       program NAME_mpi_tests, run as a whole by scripts/launch on each number of RANKS (default 1 2 4)
 #   *_mpi_full_test.cpp  program NAME_mpi_full_tests, both
 # Other *.cpp files beside them are helpers and are linked into each of the programs; only main comes from elsewhere: from
 # GoogleTest, or for the MPI programs from tests/support/mpi_main.cpp, which makes each rank a part of the world that
 # tests/support/mpi_world.h hands out. Programs run from the repository root. SERIAL: ctest runs nothing beside these.
+# CUDA: some tests of NAME_tests have "cuda" in their names and need a device; see escalera_cuda_tests.
 function(escalera_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "SOURCE_DIR;TIMEOUT" "DEPENDS;RANKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;CUDA" "SOURCE_DIR;TIMEOUT" "DEPENDS;RANKS")
   if(NOT ESCALERA_TESTS)
     return()
   endif()
@@ -117,6 +156,9 @@ function(escalera_tests name)
   set(plain ${helpers})
   list(FILTER plain INCLUDE REGEX "_test\\.cpp$")
   list(FILTER plain EXCLUDE REGEX "(_mpi|_full)_test\\.cpp$")
+  if(NOT ESCALERA_CUDA)
+    list(FILTER plain EXCLUDE REGEX "_cuda_test\\.cpp$")
+  endif()
   list(FILTER helpers EXCLUDE REGEX "_test\\.cpp$")
 
   foreach(kind IN ITEMS plain full)
@@ -131,6 +173,12 @@ function(escalera_tests name)
       set(labels quick)
     endif()
     escalera_program(${program} SOURCES ${${kind}} ${helpers} DEPENDS ${arg_DEPENDS} GTest::gtest_main)
+    if(arg_CUDA AND kind STREQUAL "plain")
+      escalera_cuda_tests(${name} ${program})
+    endif()
+    if(ESCALERA_CUDA_TESTS_ONLY)
+      continue()
+    endif()
     # Tests are listed when ctest starts, not while building: a program that cannot start fails its tests, not the build.
     gtest_discover_tests(${program} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
@@ -138,7 +186,7 @@ function(escalera_tests name)
   endforeach()
 
   foreach(kind IN ITEMS mpi mpi_full)
-    if(NOT ${kind} OR NOT ESCALERA_MPI)
+    if(NOT ${kind} OR NOT ESCALERA_MPI OR ESCALERA_CUDA_TESTS_ONLY)
       continue()
     endif()
     set(program ${name}_${kind}_tests)

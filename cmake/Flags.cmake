@@ -20,29 +20,42 @@ else()
 endif()
 set(ESCALERA_MARCH "${march_default}" CACHE STRING "Instruction set of every translation unit (-march=...); empty: compiler default")
 if(ESCALERA_MARCH)
-  add_compile_options(-march=${ESCALERA_MARCH})
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-march=${ESCALERA_MARCH}>)
 endif()
 
+# escalera_cxx_options(OPTION...): for C++ sources alone; nvcc has flags of its own (cmake/Cuda.cmake).
+macro(escalera_cxx_options)
+  foreach(option ${ARGN})
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${option}>)
+  endforeach()
+endmacro()
+
 # Headers of other projects are included as system headers (imported targets are), so these judge our own code only.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+escalera_cxx_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion)
 if(ESCALERA_WERROR)
-  add_compile_options(-Werror)
+  escalera_cxx_options(-Werror)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # These come from the optimiser: whether they appear, often in the middle of inlined standard library code, changes with
     # each g++ release. They stay visible, but must not break the build of a reader who has another compiler than we had.
-    add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
-                        -Wno-error=stringop-overread -Wno-error=restrict)
+    escalera_cxx_options(-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
+                         -Wno-error=stringop-overread -Wno-error=restrict)
     # g++ 12 warns about joining two strings, always wrongly (its bug 105651).
     if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-      add_compile_options(-Wno-restrict)
+      escalera_cxx_options(-Wno-restrict)
     endif()
   endif()
 endif()
 
-if(ESCALERA_SANITIZE)
-  # No recovery: a report that a test can overlook is worth little.
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+# No recovery: a report that a test can overlook is worth little.
+if(ESCALERA_SANITIZE STREQUAL "address")
+  escalera_cxx_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+elseif(ESCALERA_SANITIZE STREQUAL "thread")
+  # TSan does not understand fences; the standard library's own uses of them are not ours to warn about.
+  escalera_cxx_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
+  add_link_options(-fsanitize=thread)
+elseif(ESCALERA_SANITIZE)
+  message(FATAL_ERROR "ESCALERA_SANITIZE is \"${ESCALERA_SANITIZE}\": address, thread or nothing")
 endif()
 
 # Includes are written from the repository root, so that a path in the code is a path that can be opened.

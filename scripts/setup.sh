@@ -17,8 +17,9 @@ escalera_required=(
   libgtest-dev libbenchmark-dev
   bible-kjv
 )
-# Used where the distribution has it: without oneDNN, matrix products go through Eigen.
-escalera_optional=(libdnnl-dev)
+# Used where the distribution has it: without oneDNN, matrix products go through Eigen; ccache saves building twice what the
+# presets have in common.
+escalera_optional=(libdnnl-dev ccache)
 escalera_docs=(doxygen graphviz)
 escalera_cmake_minimum=3.25
 
@@ -141,6 +142,24 @@ escalera_setup() {
     echo "setup: everything needed is installed"
   fi
   escalera_at_least "$(escalera_cmake_version)" "$escalera_cmake_minimum" || escalera_newer_cmake
+}
+
+# The CUDA toolkit is never installed here: it is large, and NVIDIA's own packages belong to the driver of a machine.
+escalera_has_nvcc() {
+  command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]
+}
+
+escalera_has_cuda_headers() {
+  local nvcc
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  [ -e "$(dirname "$nvcc")/../include/cublasLt.h" ] || [ -e /usr/include/cublasLt.h ]
+}
+
+# What kernels are compiled for: the GPUs of this machine or, without one, the oldest that the project supports.
+escalera_cuda_architecture() {
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sort -u | tr -d '. ' | head -n 1 || true)
+  echo "${capability:-80}-real"
 }
 
 # Compile jobs: one per core, but no more than memory allows (a unit full of Eigen takes up to 1.5 GB).

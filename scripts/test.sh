@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests: all that a contributor or continuous integration has to call. The last lines are ctest's.
 #
-#   scripts/test.sh                  what every change must pass; under 15 minutes on 2 cores from a clean clone
+#   scripts/test.sh                  what every change must pass; under 25 minutes on 2 cores from a clean clone: the CPU, and
+#                                    where the CUDA toolkit is installed also the CUDA backend, compiled and simulated
 #   scripts/test.sh --full           the full parity matrices too, and the tests once more under the sanitizers
-#   scripts/test.sh --preset debug   the same tests in another preset (debug: AddressSanitizer and UBSan)
+#   scripts/test.sh --preset NAME    one preset alone: cpu, cuda, simulated; debug (the CPU under AddressSanitizer and UBSan),
+#                                    simulated-address, simulated-thread
 #   scripts/test.sh -R NAME          only tests whose name matches; any option of ctest may follow --
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 full=no
-preset=cpu
+preset=
 ctest_options=()
 while [ $# -gt 0 ]; do
   case $1 in
     --full) full=yes; shift ;;
     --preset)
-      [ $# -ge 2 ] || { echo "test.sh: --preset wants cpu or debug after it" >&2; exit 2; }
+      [ $# -ge 2 ] || { echo "test.sh: --preset wants a name after it, such as cpu or simulated" >&2; exit 2; }
       preset=$2; shift 2 ;;
     -R)
       [ $# -ge 2 ] || { echo "test.sh: -R wants a regular expression after it" >&2; exit 2; }
@@ -26,28 +28,54 @@ while [ $# -gt 0 ]; do
   esac
 done
 case $preset in
-  cpu | debug) ;;
-  *) echo "test.sh: there is no preset $preset (cpu or debug)" >&2; exit 2 ;;
+  "" | cpu | debug | cuda | simulated | simulated-address | simulated-thread) ;;
+  *) echo "test.sh: there is no preset $preset (cpu, cuda, simulated, debug, simulated-address, simulated-thread)" >&2; exit 2 ;;
 esac
 
 source scripts/setup.sh
 escalera_setup
 scripts/make_corpus.sh
 
-# label: "quick" leaves the tests out that are labelled full
-run() { # preset, label
-  local filter=()
-  [ "$2" = full ] || filter=(-LE '^full$')
-  cmake --preset "$1"
-  cmake --build --preset "$1" -j "$(escalera_jobs)"
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${filter[@]}" "${ctest_options[@]}"
+# CUDA presets test only what needs a device: the rest is the same code as in the preset cpu.
+build() { # preset
+  local options=() target=()
+  case $1 in
+    cuda | simulated*)
+      options=(-DESCALERA_CUDA_TESTS_ONLY=ON)
+      target=(--target cuda_checks) ;;
+  esac
+  if [ "$1" = cuda ]; then
+    options+=(-DCMAKE_CUDA_ARCHITECTURES="$(escalera_cuda_architecture)")
+  fi
+  cmake --preset "$1" "${options[@]}"
+  cmake --build --preset "$1" -j "$(escalera_jobs)" "${target[@]}"
 }
 
-if [ "$full" = yes ]; then
-  if [ "$preset" != debug ]; then
-    run debug quick
+# One run of ctest over the build folders of several presets, so that there is one count at the end.
+run_tests() { # presets
+  local name
+  mkdir -p build/tests
+  for name in "$@"; do
+    echo "subdirs(\"$PWD/build/$name\")"
+  done > build/tests/CTestTestfile.cmake
+  local filter=()
+  [ "$full" = yes ] || filter=(-LE '^full$')
+  ctest --test-dir build/tests --output-on-failure --no-tests=error -j "$(nproc)" "${filter[@]}" "${ctest_options[@]}"
+}
+
+presets=("$preset")
+if [ -z "$preset" ]; then
+  presets=(cpu)
+  if escalera_has_nvcc; then presets+=(cuda); else echo "test.sh: no nvcc here: the CUDA backend is not compiled for GPUs"; fi
+  if escalera_has_cuda_headers; then
+    presets+=(simulated)
+  else
+    echo "test.sh: no CUDA toolkit here: the tests of the CUDA backend are left out, simulated ones too (they need its headers)"
   fi
-  run "$preset" full
-else
-  run "$preset" quick
+  if [ "$full" = yes ]; then
+    presets+=(debug)
+    if escalera_has_cuda_headers; then presets+=(simulated-address simulated-thread); fi
+  fi
 fi
+for name in "${presets[@]}"; do build "$name"; done
+run_tests "${presets[@]}"

@@ -58,16 +58,18 @@ void train(Communicator& world, Options options) {
   check_memory(world, settings);
   Trace trace;
   world.set_trace(&trace);
-  ProcessMesh mesh(world, sizes);
+  set_phase(world, "finding devices");
+  Placement placement(world, settings, trace);
+  ProcessMesh mesh(placement.tensors(), sizes);
   Communicator& dp = mesh.dp();
 
   // ---- Model --------------------------------------------------------------------------------------------------------
 
   set_phase(world, "building the model");
-  const std::unique_ptr<Ops> ops = make_ops(settings);
-  Device& device = ops->device();
+  Ops& ops = placement.ops();
+  Device& device = ops.device();
   DataParallel data_parallel(dp, options.mode, static_cast<Index>(options.bucket_mb * 1e6));
-  Model model(*ops, settings.model, {settings.dtype, settings.recompute, settings.seq_length},
+  Model model(ops, settings.model, {settings.dtype, settings.recompute, settings.seq_length},
               Stage::whole(settings.model), {.hooks = &data_parallel});
   model.set_trace(&trace);
   model.allocate();
@@ -90,15 +92,15 @@ void train(Communicator& world, Options options) {
   // ---- Optimizer ----------------------------------------------------------------------------------------------------
 
   const std::unique_ptr<Optimizer> optimizer =
-      make_optimizer(*ops, model.buckets(), optimizer_settings(settings));
+      make_optimizer(ops, model.buckets(), optimizer_settings(settings));
   const LearningRateSchedule learning_rate = settings.schedule();
 
   // ---- Training loop ------------------------------------------------------------------------------------------------
 
   Session session(world, settings, device, trace);
   session.watch(dp);
-  session.start({{"data parallel", fmt::format("{} rank{}, {}", dp.size(), dp.size() == 1 ? "" : "s", to_string(options.mode))},
-                 {"backend", ops->description()}});
+  session.start({{"data parallel", fmt::format("{} rank{}, {}", dp.size(), dp.size() == 1 ? "" : "s", to_string(options.mode))}},
+                placement.rows());
   for (Index step = 1; session.running(step); step++) {
     // Batch: this rank's part of the global batch, and the number of targets in all of it.
     set_phase(world, fmt::format("step {}, reading the batch", step));

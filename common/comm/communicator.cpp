@@ -262,15 +262,19 @@ Work Communicator::run(Call call) {
 }
 
 void Communicator::run_on_one_rank(const Call& call) {
+  const auto move = [&](void* destination, const void* source, Index bytes) {
+    // Control messages are on the host, whatever the communicator is for.
+    counting_control_ ? Communicator::copy(destination, source, bytes) : copy(destination, source, bytes);
+  };
   switch (call.operation) {
     case Operation::reduce_scatter:
     case Operation::all_gather:
-      copy(call.output.data, call.input.data, call.input.bytes());
+      move(call.output.data, call.input.data, call.input.bytes());
       break;
     case Operation::all_to_all:
       require(call.send_counts[0] == call.receive_counts[0], "{}",
               describe_uneven_all_to_all(0, call.send_counts[0], 0, call.receive_counts[0], name_));
-      copy(call.output.data, call.input.data, call.send_counts[0] * size_of(call.input.dtype));
+      move(call.output.data, call.input.data, call.send_counts[0] * size_of(call.input.dtype));
       break;
     default:
       break;

@@ -32,7 +32,8 @@ struct BufferView {
   Index bytes() const { return count * size_of(dtype); }
 };
 
-/// How all_reduce and reduce_scatter combine. Sums run in rank order, bfloat16 is summed in float32 and rounded once.
+/// How all_reduce and reduce_scatter combine. Sums run in rank order, bfloat16 is summed in float32 and rounded once; NCCL
+/// alone has an order and roundings of its own, the same in every run.
 enum class ReduceOp { sum, max };
 
 /// The operations that traffic is counted for.
@@ -108,11 +109,12 @@ struct Call {
   std::string_view name() const;
 };
 
-/// A group of ranks. All ranks of a group call the same operations in the same order with the same counts and types;
-/// where a backend can see that they differ it throws an Error that names both calls, instead of waiting for ever. With
-/// one rank every operation is the identity (and is not counted). Blocking forms return when the result is there;
-/// asynchronous ones run beside the caller's computing: collectives in the order of their calls, transfers between two
-/// ranks in the order of theirs, and neither waits for the other kind. A communicator is used by one thread.
+/// A group of ranks. All ranks of a group call the same operations in the same order with the same counts and types; where
+/// a backend can see that they differ it throws an Error that names both calls, instead of waiting for ever. With one rank
+/// every operation is the identity (and is not counted). Blocking forms return when the result is there; asynchronous ones
+/// run beside the caller's computing: collectives in the order of their calls, transfers between two ranks in the order of
+/// theirs, and neither waits for the other kind. A communicator is used by one thread at a time; its Works may be waited
+/// for on another.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -200,6 +202,14 @@ class Communicator {
 
   /// Ends all ranks of the job now: the others' waiting calls throw PeerError or are killed.
   virtual void abort(const std::string& reason) = 0;
+
+  /// For who waits for other ranks by means of their own, as a GPU does; from any thread. check_peers() throws PeerError if
+  /// the job has failed as far as this rank can know. give_up() makes it fail: this rank's waiting calls, and its later
+  /// ones, throw PeerError soon. It is for an exception that is on its way to launch(), which ends the job.
+  /// @{
+  virtual void check_peers() const = 0;
+  virtual void give_up() = 0;
+  /// @}
 
  protected:
   /// A group as the backend made it.

@@ -39,10 +39,11 @@ void add_machine_options(OptionTable& table, TrainOptions& options) {
   table.section("Machine");
   table.add_choice("--device", "distributed.device", options.device,
                    {{"auto", DeviceKind::automatic}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}},
-                   "where the model computes");
+                   "where the model computes; auto: on a GPU if there is one");
   table.add_choice("--comm", "distributed.backend", options.comm,
                    {{"auto", automatic}, {"mpi", mpi}, {"nccl", nccl}, {"threads", threads}},
-                   "what carries communication; auto: threads if --ranks is given, else mpi");
+                   "what carries communication; auto: threads if --ranks is given, else mpi, and nccl between GPUs if each rank has "
+                   "one of its own");
   table.add("--ranks", "distributed.ranks", options.ranks, "ranks as threads of this one process",
             {1, 65536});
   table.add("--threads", "distributed.threads", options.threads,

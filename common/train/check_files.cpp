@@ -8,6 +8,7 @@
 #include <map>
 
 #include "common/data/sampler.h"
+#include "common/cuda/cuda_backend.h"
 #include "common/train/options.h"
 #include "common/train/report.h"
 #include "common/train/setup.h"
@@ -97,8 +98,7 @@ void check_tokens(const TrainOptions& options) {
       options.data, tokens, sequences, length, sequences * length + 1, (tokens - 1) / length);
 }
 
-void check_memory_of_host(const TrainOptions& options, Index ranks_here) {
-  const auto installed = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+void check_memory_of(const TrainOptions& options, double installed, Index ranks, std::string_view of_what) {
   // Gates and residuals alone, as a real number: sizes that nobody means would overflow the exact formulas.
   const ModelConfig& model = options.model;
   double needed = static_cast<double>(options.micro_batch_size.value()) * static_cast<double>(options.seq_length) *
@@ -110,10 +110,14 @@ void check_memory_of_host(const TrainOptions& options, Index ranks_here) {
     needed = 0;
     for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));
   }
-  require<UsageError>(needed * static_cast<double>(ranks_here) <= installed,
-                      "this model and batch need {:.1f} GB on each of {} ranks of this host, which has {:.1f} GB; take a "
+  require<UsageError>(needed * static_cast<double>(ranks) <= installed,
+                      "this model and batch need {:.1f} GB on each of {} ranks of this {}, which has {:.1f} GB; take a "
                       "smaller model (--model, --hidden-size, ...), --micro-batch-size or --seq-length, or fewer ranks",
-                      needed / 1e9, ranks_here, installed / 1e9);
+                      needed / 1e9, ranks, of_what, installed / 1e9);
+}
+
+double memory_of_host() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 /// Rank 0 does the writing, so its view counts; on other hosts the same path may look different.
@@ -145,7 +149,15 @@ void check_memory(Communicator& world, const TrainOptions& options) {
   gethostname(host, sizeof host - 1);
   const std::vector<std::string> hosts = world.gather_strings(host);
   const Index ranks_here = std::count(hosts.begin(), hosts.end(), hosts.front());
-  ask_rank_0(world, [&] { check_memory_of_host(options, ranks_here); });
+  ask_rank_0(world, [&] {
+    if (options.device == DeviceKind::cpu) {
+      check_memory_of(options, memory_of_host(), ranks_here, "host");
+    } else {
+      const Index gpus = cuda_backend().device_count();
+      const auto installed = static_cast<double>(cuda_backend().device_memory(0));
+      check_memory_of(options, installed, (ranks_here + gpus - 1) / gpus, "GPU");
+    }
+  });
 }
 
 }  // namespace escalera

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "common/cuda/cuda_backend.h"
 #include "common/train/signals.h"
 
 namespace escalera {
@@ -23,15 +24,32 @@ int ranks_on_this_host() {
   return std::max(1, launched_world_size());
 }
 
-void resolve_machine(TrainOptions& options, int world_size) {
-  // A GPU that is asked for by name is found or refused by make_ops(), which knows what this build has.
-  if (options.device == DeviceKind::automatic) options.device = DeviceKind::cpu;
-  require<UsageError>(options.comm != CommChoice::nccl,
-                      "--comm nccl: this build has no NCCL; --comm mpi and --comm threads work");
-  if (options.comm == CommChoice::automatic) {
-    options.comm = options.ranks ? CommChoice::threads : CommChoice::mpi;
+/// Whether ranks are threads of this process: said outright, or by --ranks.
+bool ranks_are_threads(const TrainOptions& options) {
+  return options.comm == CommChoice::threads || (options.comm != CommChoice::mpi && options.ranks.has_value());
+}
+
+void resolve_device(TrainOptions& options) {
+  // A machine without a GPU is not a reason to load the CUDA library, nor is a simulated one a reason to prefer it.
+  if (options.device == DeviceKind::automatic) {
+    const bool gpu = machine_has_gpu() && find_cuda().backend && options.dtype != DType::float64;
+    options.device = gpu ? DeviceKind::cuda : DeviceKind::cpu;
   }
-  const bool threads = options.comm == CommChoice::threads;
+  if (options.device == DeviceKind::cpu) {
+    require<UsageError>(options.comm != CommChoice::nccl,
+                        "--comm nccl carries tensors between GPUs, and this run computes on the CPU; use --comm mpi or --comm "
+                        "threads, or --device cuda");
+    return;
+  }
+  cuda_backend();
+  require<UsageError>(options.dtype != DType::float64,
+                      "--device cuda computes in float32 and bfloat16; --dtype float64 needs --device cpu");
+}
+
+void resolve_machine(TrainOptions& options, int world_size) {
+  resolve_device(options);
+  const bool threads = ranks_are_threads(options);
+  options.launcher = threads ? CommKind::threads : CommKind::mpi;
   require<UsageError>(threads || !options.ranks || *options.ranks == world_size,
                       "--ranks {} goes with --comm threads; with --comm mpi the launcher says how many ranks "
                       "there are (here {}): mpirun -n {}",
@@ -184,13 +202,12 @@ void validate(TrainOptions& options, int world_size, int dp) {
 
 LaunchOptions launch_options(const TrainOptions& options) {
   LaunchOptions launch;
-  const bool threads = options.comm == CommChoice::threads ||
-                       (options.comm == CommChoice::automatic && options.ranks.has_value());
+  const bool threads = ranks_are_threads(options);
   launch.kind = threads ? CommKind::threads : CommKind::mpi;
   if (!threads) return launch;
   launch.ranks = options.ranks.value_or(1);
   require<UsageError>(launched_world_size() == 1,
-                      "--comm threads makes its ranks inside one process, but the launcher started {} "
+                      "--comm threads and --ranks make ranks inside one process, but the launcher started {} "
                       "processes; start the program without mpirun and use --ranks {}, or use --comm mpi",
                       launched_world_size(), launched_world_size());
   return launch;

@@ -19,7 +19,7 @@ namespace escalera {
 
 /// Where the model computes.
 enum class DeviceKind { automatic, cpu, cuda };
-/// What carries communication. `automatic`: threads if --ranks is given, else mpi.
+/// What carries communication. `automatic`: threads if --ranks is given, else mpi; between GPUs nccl where each rank has its own.
 enum class CommChoice { automatic, mpi, nccl, threads };
 /// The update rule.
 using OptimizerKind = OptimizerSettings::Kind;
@@ -58,7 +58,8 @@ struct TrainOptions {
 
   // Machine
   DeviceKind device = DeviceKind::automatic;  ///< derived: cpu or cuda
-  CommChoice comm = CommChoice::automatic;    ///< derived: mpi, nccl or threads
+  CommChoice comm = CommChoice::automatic;    ///< as typed
+  CommKind launcher = CommKind::mpi;          ///< derived: who makes the ranks
   std::optional<int> ranks;                   ///< world size with threads
   DType dtype = DType::float32;               ///< of weights and activations
   std::optional<int> threads;                 ///< derived: compute threads of each rank
@@ -130,7 +131,7 @@ void check_files(Communicator& world, const TrainOptions& options);
 /// check_files().
 void check_data(Communicator& world, const TrainOptions& options);
 
-/// Checks that what the formulas predict for all ranks of rank 0's host fits into its memory, before anything is
+/// Checks that what the formulas predict for all ranks of rank 0's host, or GPU, fits into its memory, before anything is
 /// allocated: a machine that begins to swap can hardly be stopped. Collective like check_files().
 void check_memory(Communicator& world, const TrainOptions& options);
 

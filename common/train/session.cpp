@@ -64,7 +64,7 @@ std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ran
       {"model", describe_model(options)},
       {"parameters", grouped(parameter_count(options.model))},
       {"ranks", fmt::format("{} ({}), {} compute thread{} each", ranks,
-                            options.comm == CommChoice::threads ? "threads of one process" : "mpi",
+                            options.launcher == CommKind::threads ? "threads of one process" : "mpi",
                             *options.threads, plural(*options.threads))},
       {"device", fmt::format("{}, {}", device, to_string(options.dtype))},
       {"batch",
@@ -168,9 +168,10 @@ void Session::print(const std::string& text) {
   std::fflush(stdout);
 }
 
-void Session::start(const std::vector<ConfigurationRow>& rows) {
+void Session::start(const std::vector<ConfigurationRow>& chapter, const std::vector<ConfigurationRow>& placement) {
   std::vector<ConfigurationRow> all = configuration(options_, world_.size(), device_.name());
-  all.insert(all.end(), rows.begin(), rows.end());
+  all.insert(all.end(), chapter.begin(), chapter.end());
+  all.insert(all.end(), placement.begin(), placement.end());
   std::size_t width = 0;
   for (const auto& [name, value] : all) width = std::max(width, name.size());
   std::string text = "configuration";

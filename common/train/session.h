@@ -57,8 +57,8 @@ class Session {
   /// Counts this communicator's traffic too (the world is counted already).
   void watch(const Communicator& group);
 
-  /// Prints the configuration, with the chapter's own rows at its end, and starts the clock.
-  void start(const std::vector<ConfigurationRow>& rows = {});
+  /// Prints the configuration, with the chapter's own rows and those of the Placement at its end, and starts the clock.
+  void start(const std::vector<ConfigurationRow>& chapter = {}, const std::vector<ConfigurationRow>& placement = {});
 
   /// Whether step number `step` is to be run: not after the last one, and not after a signal.
   bool running(Index step) const;

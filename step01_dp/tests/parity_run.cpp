@@ -11,32 +11,39 @@ namespace {
 constexpr std::uint64_t seed = 42;
 constexpr double learning_rate = 0.5, clip = 0.05;  // the norm is above 1, so clipping is active
 constexpr Index steps = 2;
+constexpr std::string_view dropped_unit = "model.layers.1";
 
 /// DataParallel with one thing wrong.
 class Faulty final : public UnitHooks {
  public:
-  Faulty(DataParallel& hooks, Communicator& group, Fault fault, Index accumulation)
-      : hooks_(hooks), group_(group), fault_(fault), accumulation_(accumulation) {}
+  Faulty(DataParallel& hooks, Communicator& group, Ops& ops, Fault fault, Index accumulation)
+      : hooks_(hooks), group_(group), ops_(ops), fault_(fault), accumulation_(accumulation) {}
 
   void begin_step(std::span<Unit* const> visits) override { visits_per_micro_batch_ = static_cast<Index>(visits.size()) / 2 / accumulation_; visit_ = 0; }
   void after_weight_gradients(Unit& unit, bool last) override {
     if (fault_ == Fault::wrong_micro_batch) last = visit_++ < visits_per_micro_batch_;
+    if (fault_ == Fault::dropped_gradient && last && unit.name() == dropped_unit) {
+      const Bucket& bucket = *unit.owns().front();
+      dropped_ = bucket.gradient(3);
+      before_ = to_host(ops_.device(), dropped_);  // before its sum may begin
+    }
     hooks_.after_weight_gradients(unit, last);
   }
   void finish_step(Model& model) {
-    Bucket& bucket = model.buckets()[2];
-    const std::vector<double> before = to_host(model.ops().device(), bucket.gradient(3));
     hooks_.finish_step();
-    if (fault_ == Fault::averaged) model.ops().scale(model.flat_gradients(), 1.0 / group_.size());
-    if (fault_ == Fault::dropped_gradient) from_host(model.ops().device(), before, bucket.gradient(3));
+    if (fault_ == Fault::averaged) ops_.scale(model.flat_gradients(), 1.0 / group_.size());
+    if (fault_ == Fault::dropped_gradient) from_host(ops_.device(), before_, dropped_);
   }
 
  private:
   DataParallel& hooks_;
   Communicator& group_;
+  Ops& ops_;
   Fault fault_;
   Index accumulation_;
   Index visits_per_micro_batch_ = 0, visit_ = 0;
+  Tensor dropped_;
+  std::vector<double> before_;
 };
 
 // One step: `micro_batches` of equal size, each from sequence first(number) on and open to `adjust`; `reduce` runs after the
@@ -77,15 +84,19 @@ OptimizerSettings sgd() {
 
 RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace) {
   const std::unique_ptr<Ops> ops = make_cpu_ops({});
-  ops->device().set_poison(true);
+  return run_case(group, *ops, test, trace);
+}
+
+RunRecord run_case(Communicator& group, Ops& ops, const DpCase& test, Trace* trace) {
+  ops.device().set_poison(true);
   const ModelConfig config = parity_model(test.tied);
   DataParallel data_parallel(group, test.mode, test.bucket_bytes);
-  Faulty hooks(data_parallel, group, test.fault, test.accumulation);
-  Model model(*ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks});
+  Faulty hooks(data_parallel, group, ops, test.fault, test.accumulation);
+  Model model(ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks});
   model.set_trace(trace);
   model.allocate();
   initialize_rounded(model, seed, test.rounding);
-  const auto optimizer = make_optimizer(*ops, model.buckets(), sgd());
+  const auto optimizer = make_optimizer(ops, model.buckets(), sgd());
   RunRecord record;
   for (Index step = 0; step < steps; step++) {
     const ParityBatch batch(config, step);
@@ -98,7 +109,7 @@ RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace) {
         },
         [&] { hooks.finish_step(model); },
         [&](double loss) { return group.sum(loss); }, record);
-    check_replicas(group, ops->device(), model.flat_weights(), step + 1);
+    check_replicas(group, ops.device(), model.flat_weights(), step + 1);
   }
   record.weights = record_weights(model);
   return record;

@@ -28,8 +28,12 @@ struct DpCase {
   Fault fault = Fault::none;
 };
 
-/// Two steps of SGD with clipping on the parity model, spread over `group`. Checks replicas after each step.
+/// Two steps of SGD with clipping on the parity model, spread over `group`, which carries tensors of `ops`. Checks replicas after
+/// each step. Without `ops` the CPU computes.
+/// @{
+RunRecord run_case(Communicator& group, Ops& ops, const DpCase& test, Trace* trace = nullptr);
 RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace = nullptr);
+/// @}
 
 /// The same global batch on one process, without DataParallel, in 3 micro-batches: a size that no case uses.
 RunRecord run_reference(const DpCase& test);

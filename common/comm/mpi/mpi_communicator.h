@@ -23,6 +23,8 @@ class MpiCommunicator final : public Communicator {
   ~MpiCommunicator() override;
 
   [[noreturn]] void abort(const std::string& reason) override;
+  void check_peers() const override { job_->check_not_given_up(); }
+  void give_up() override { job_->give_up(); }
 
  protected:
   Work start(Call call) override;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -17,12 +18,13 @@ void run_ranks(int ranks, const std::function<void(Communicator& world)>& body, 
   EXPECT_EQ(launch(options, body), expected_code);
 }
 
-void expect_elements(const TestBuffer& got, Index begin, Index count,
-                     const std::function<double(Index)>& expected, const std::string& what) {
+void expect_elements(const TestBuffer& got, Index begin, Index count, const std::function<double(Index)>& expected,
+                     const std::string& what) {
+  const std::vector<double> values = got.get(begin, count);
   for (Index i = 0; i < count; ++i) {
-    if (got.get(begin + i) != expected(i)) {
-      ADD_FAILURE() << what << ": element " << i << " of " << count << " is " << got.get(begin + i)
-                    << ", expected " << expected(i);
+    const double value = values[static_cast<std::size_t>(i)];
+    if (value != expected(i)) {
+      ADD_FAILURE() << what << ": element " << i << " of " << count << " is " << value << ", expected " << expected(i);
       return;
     }
   }
@@ -31,8 +33,7 @@ void expect_elements(const TestBuffer& got, Index begin, Index count,
 namespace {
 
 std::string label(const char* what, Communicator& world, Index count, DType dtype) {
-  return fmt::format("{} of {} {} on rank {} of {}", what, count, to_string(dtype), world.rank(),
-                     world.size());
+  return fmt::format("{} of {} {} on rank {} of {}", what, count, to_string(dtype), world.rank(), world.size());
 }
 
 template <class Check>
@@ -52,15 +53,14 @@ double sum_over_ranks(int size, Index i) {
 
 // ---- Collectives ---------------------------------------------------------------------------------------------------
 
-void check_all_reduce(Communicator& world) {
+void check_all_reduce(Communicator& world, Device& device) {
   for_types_and_counts([&](DType dtype, Index count) {
-    TestBuffer buffer(count, dtype, world.rank());
+    TestBuffer buffer(device, count, dtype, world.rank());
     world.all_reduce(buffer.view());
     expect_elements(
-        buffer, 0, count, [&](Index i) { return sum_over_ranks(world.size(), i); },
-        label("sum", world, count, dtype));
+        buffer, 0, count, [&](Index i) { return sum_over_ranks(world.size(), i); }, label("sum", world, count, dtype));
 
-    TestBuffer largest(count, dtype, world.rank());
+    TestBuffer largest(device, count, dtype, world.rank());
     world.all_reduce(largest.view(), ReduceOp::max);
     const auto maximum = [&](Index i) {
       double value = test_value(0, i);
@@ -69,21 +69,23 @@ void check_all_reduce(Communicator& world) {
     };
     expect_elements(largest, 0, count, maximum, label("max", world, count, dtype));
   });
+}
 
-  // A NaN on any rank is a NaN everywhere, in the maximum too.
+// A NaN on any rank is a NaN everywhere, in the maximum too.
+void check_nan_in_maximum(Communicator& world, Device& device) {
   for (int rank = 0; rank < world.size(); ++rank) {
-    TestBuffer one(1, DType::float32, world.rank());
+    TestBuffer one(device, 1, DType::float32, world.rank());
     if (world.rank() == rank) one.set(0, std::numeric_limits<double>::quiet_NaN());
     world.all_reduce(one.view(), ReduceOp::max);
     EXPECT_TRUE(std::isnan(one.get(0))) << "NaN of rank " << rank << " of " << world.size();
   }
 }
 
-void check_reduce_scatter(Communicator& world) {
+void check_reduce_scatter(Communicator& world, Device& device) {
   for_types_and_counts([&](DType dtype, Index count) {
     const Index begin = world.rank() * count;
-    TestBuffer input(count * world.size(), dtype, world.rank());
-    TestBuffer output(count, dtype);
+    TestBuffer input(device, count * world.size(), dtype, world.rank());
+    TestBuffer output(device, count, dtype);
     const auto expected = [&](Index i) { return sum_over_ranks(world.size(), begin + i); };
     world.reduce_scatter(input.view(), output.view());
     expect_elements(output, 0, count, expected, label("reduce_scatter", world, count, dtype));
@@ -92,36 +94,34 @@ void check_reduce_scatter(Communicator& world) {
   });
 }
 
-void check_all_gather(Communicator& world) {
+void check_all_gather(Communicator& world, Device& device) {
   for_types_and_counts([&](DType dtype, Index count) {
     const auto expected = [&](Index i) { return test_value(static_cast<int>(i / count), i % count); };
-    TestBuffer input(count, dtype, world.rank());
-    TestBuffer output(count * world.size(), dtype);
+    TestBuffer input(device, count, dtype, world.rank());
+    TestBuffer output(device, count * world.size(), dtype);
     world.all_gather(input.view(), output.view());
     expect_elements(output, 0, count * world.size(), expected, label("all_gather", world, count, dtype));
 
-    TestBuffer in_place(count * world.size(), dtype);
+    TestBuffer in_place(device, count * world.size(), dtype);
     const Index begin = world.rank() * count;
-    for (Index i = 0; i < count; ++i) in_place.set(begin + i, test_value(world.rank(), i));
+    in_place.set(begin, count, [&](Index i) { return test_value(world.rank(), i); });
     world.all_gather(in_place.view(begin, count), in_place.view());
-    expect_elements(in_place, 0, count * world.size(), expected,
-                    label("all_gather in place", world, count, dtype));
+    expect_elements(in_place, 0, count * world.size(), expected, label("all_gather in place", world, count, dtype));
   });
 }
 
-void check_broadcast(Communicator& world) {
+void check_broadcast(Communicator& world, Device& device) {
   for (int root = 0; root < world.size(); ++root) {
     for_types_and_counts([&](DType dtype, Index count) {
-      TestBuffer buffer(count, dtype, world.rank());
+      TestBuffer buffer(device, count, dtype, world.rank());
       world.broadcast(buffer.view(), root);
       expect_elements(
-          buffer, 0, count, [&](Index i) { return test_value(root, i); },
-          label("broadcast", world, count, dtype));
+          buffer, 0, count, [&](Index i) { return test_value(root, i); }, label("broadcast", world, count, dtype));
     });
   }
 }
 
-void check_all_to_all(Communicator& world) {
+void check_all_to_all(Communicator& world, Device& device) {
   // Rank s sends (s + 2 r) mod 4 times `unit` elements to rank r: uneven, and nothing at all for some pairs.
   for_types_and_counts([&](DType dtype, Index unit) {
     const auto count_of = [&](int sender, int receiver) { return (sender + 2 * receiver) % 4 * unit; };
@@ -132,8 +132,8 @@ void check_all_to_all(Communicator& world) {
     }
     const Index sent = std::accumulate(sends.begin(), sends.end(), Index{0});
     const Index received = std::accumulate(receives.begin(), receives.end(), Index{0});
-    TestBuffer input(sent, dtype, world.rank());
-    TestBuffer output(received, dtype);
+    TestBuffer input(device, sent, dtype, world.rank());
+    TestBuffer output(device, received, dtype);
     world.all_to_all(input.view(), sends, output.view(), receives);
     Index begin = 0;
     for (int other = 0; other < world.size(); ++other) {
@@ -150,22 +150,21 @@ void check_all_to_all(Communicator& world) {
 
 // ---- Transfers -----------------------------------------------------------------------------------------------------
 
-void check_exchange(Communicator& world) {
+void check_exchange(Communicator& world, Device& device) {
   const int size = world.size();
   const int next = (world.rank() + 1) % size;
   const int previous = (world.rank() + size - 1) % size;
   for_types_and_counts([&](DType dtype, Index count) {
-    TestBuffer out(count, dtype, world.rank());
-    TestBuffer in(count, dtype);
+    TestBuffer out(device, count, dtype, world.rank());
+    TestBuffer in(device, count, dtype);
     world.exchange({{true, next, out.view()}, {false, previous, in.view()}});
     expect_elements(
-        in, 0, count, [&](Index i) { return test_value(previous, i); },
-        label("ring exchange", world, count, dtype));
+        in, 0, count, [&](Index i) { return test_value(previous, i); }, label("ring exchange", world, count, dtype));
   });
   if (size == 1) return;
 
   // A receive that waits for a late peer holds up neither a transfer with another peer nor a collective.
-  TestBuffer early(100, DType::float32), late(100, DType::float32);
+  TestBuffer early(device, 100, DType::float32), late(device, 100, DType::float32);
   if (world.rank() == 0) {
     Work waiting = world.recv_async(late.view(), 1);
     if (size > 2) world.recv(early.view(), 2);
@@ -173,7 +172,7 @@ void check_exchange(Communicator& world) {
     waiting.wait();
     EXPECT_EQ(late.get(99), test_value(1, 99));
   } else {
-    TestBuffer mine(100, DType::float32, world.rank());
+    TestBuffer mine(device, 100, DType::float32, world.rank());
     if (world.rank() == 2) world.send(mine.view(), 0);
     world.barrier();
     if (world.rank() == 1) world.send(mine.view(), 0);
@@ -185,12 +184,11 @@ void check_exchange(Communicator& world) {
   std::vector<Work> works;
   for (int i = 0; i < messages; ++i) {
     const Index count = i % 3 == 0 ? 100003 : 5;
-    if (world.rank() == 0) buffers.emplace_back(count, DType::float32, 0, i);
-    if (world.rank() == size - 1) buffers.emplace_back(count, DType::float32);
+    if (world.rank() == 0) buffers.emplace_back(device, count, DType::float32, 0, i);
+    if (world.rank() == size - 1) buffers.emplace_back(device, count, DType::float32);
   }
   for (TestBuffer& buffer : buffers) {
-    works.push_back(world.rank() == 0 ? world.send_async(buffer.view(), size - 1)
-                                      : world.recv_async(buffer.view(), 0));
+    works.push_back(world.rank() == 0 ? world.send_async(buffer.view(), size - 1) : world.recv_async(buffer.view(), 0));
   }
   while (!works.empty()) {
     works.back().wait();
@@ -199,48 +197,47 @@ void check_exchange(Communicator& world) {
   if (world.rank() == size - 1) {
     for (int i = 0; i < messages; ++i) {
       expect_elements(
-          buffers[static_cast<std::size_t>(i)], 0, 5, [&](Index j) { return test_value(0, i + j); },
-          "ordered messages");
+          buffers[static_cast<std::size_t>(i)], 0, 5, [&](Index j) { return test_value(0, i + j); }, "ordered messages");
     }
   }
 }
 
 // ---- Several at once -----------------------------------------------------------------------------------------------
 
-void check_many_in_flight(Communicator& world) {
+void check_many_in_flight(Communicator& world, Device& device) {
   constexpr int operations = 12;
   std::vector<TestBuffer> buffers;
-  for (int i = 0; i < operations; ++i) buffers.emplace_back(1000 * i + 1, DType::float32, world.rank(), i);
+  for (int i = 0; i < operations; ++i) buffers.emplace_back(device, 1000 * i + 1, DType::float32, world.rank(), i);
   std::vector<Work> works;
   for (TestBuffer& buffer : buffers) works.push_back(world.all_reduce_async(buffer.view()));
   // A blocking call behind them, and another operation on what it gives: in order, without waiting in between.
-  TestBuffer chained(10, DType::float64, world.rank());
+  TestBuffer chained(device, 10, DType::float64, world.rank());
   works.push_back(world.all_reduce_async(chained.view()));
   works.push_back(world.broadcast_async(chained.view(), 0));
-  TestBuffer blocking(33, DType::float64, world.rank());
+  TestBuffer blocking(device, 33, DType::float64, world.rank());
   world.all_reduce(blocking.view());
   expect_elements(
       blocking, 0, 33, [&](Index i) { return sum_over_ranks(world.size(), i); }, "blocking behind others");
   for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
   for (int i = 0; i < operations; ++i) {
     expect_elements(
-        buffers[static_cast<std::size_t>(i)], 0, 1000 * i + 1,
-        [&](Index j) { return sum_over_ranks(world.size(), i + j); }, "in flight");
+        buffers[static_cast<std::size_t>(i)], 0, 1000 * i + 1, [&](Index j) { return sum_over_ranks(world.size(), i + j); },
+        "in flight");
   }
   expect_elements(
       chained, 0, 10, [&](Index i) { return sum_over_ranks(world.size(), i); }, "chained");
   works[0].wait();  // a second wait returns at once
-  TestBuffer dropped(5000, DType::float32, world.rank());
+  TestBuffer dropped(device, 5000, DType::float32, world.rank());
   { Work forgotten = world.all_reduce_async(dropped.view()); }  // waits at the end of its life
   expect_elements(
       dropped, 0, 5000, [&](Index i) { return sum_over_ranks(world.size(), i); }, "dropped handle");
 }
 
-void check_interleaved_groups(Communicator& world) {
+void check_interleaved_groups(Communicator& world, Device& device) {
   const auto same = world.split(0, world.rank(), "same");
   const auto half = world.split(world.rank() % 2, world.rank(), "half");
-  TestBuffer a(50021, DType::float32, world.rank()), b(50021, DType::float32, world.rank(), 1),
-      c(777, DType::float64, world.rank());
+  TestBuffer a(device, 50021, DType::float32, world.rank()), b(device, 50021, DType::float32, world.rank(), 1),
+      c(device, 777, DType::float64, world.rank());
   // Ranks start and wait for operations of different groups in different orders.
   Work first, second;
   if (world.rank() % 3 == 1) {
@@ -265,7 +262,7 @@ void check_interleaved_groups(Communicator& world) {
       c, 0, 777, [&](Index i) { return sum_over_ranks(world.size(), i); }, "world");
 }
 
-void check_split(Communicator& world) {
+void check_split(Communicator& world, Device&) {
   const int size = world.size();
   const auto reversed = world.split(7, -world.rank(), "reversed");
   EXPECT_EQ(reversed->rank(), size - 1 - world.rank());
@@ -276,18 +273,17 @@ void check_split(Communicator& world) {
   const auto alone = pair->split(pair->rank(), 0, "alone");
   EXPECT_EQ(alone->size(), 1);
   EXPECT_EQ(alone->sum(3.0), 3.0);
-  EXPECT_EQ(pair->sum(static_cast<Index>(world.rank())),
-            pair->size() == 2 ? world.rank() / 2 * 4 + 1 : Index{world.rank()});
+  EXPECT_EQ(pair->sum(static_cast<Index>(world.rank())), pair->size() == 2 ? world.rank() / 2 * 4 + 1 : Index{world.rank()});
 }
 
 // ---- What surrounds the numbers ------------------------------------------------------------------------------------
 
-void check_traffic(Communicator& outer) {
+void check_traffic(Communicator& outer, Device& device) {
   const auto world = outer.split(0, outer.rank(), "counted");
   const Index d = world->size();
   constexpr Index n = 1001;  // elements; divided by few rank numbers
-  TestBuffer buffer(n, DType::float32, world->rank()), all(n * d, DType::float32, 0),
-      half(n, DType::bfloat16, 0);
+  TestBuffer buffer(device, n, DType::float32, world->rank()), all(device, n * d, DType::float32, 0),
+      half(device, n, DType::bfloat16, 0);
   world->all_reduce(buffer.view());
   world->all_reduce(half.view());
   world->reduce_scatter(all.view(), buffer.view());
@@ -295,8 +291,7 @@ void check_traffic(Communicator& outer) {
   world->broadcast(buffer.view(), 0);
   const std::vector<Index> counts(static_cast<std::size_t>(d), 10);
   world->all_to_all(all.view(0, 10 * d), counts, buffer.view(0, 10 * d), counts);
-  const int next = static_cast<int>((world->rank() + 1) % d),
-            previous = static_cast<int>((world->rank() + d - 1) % d);
+  const int next = static_cast<int>((world->rank() + 1) % d), previous = static_cast<int>((world->rank() + d - 1) % d);
   world->exchange({{true, next, buffer.view(0, 5)}, {false, previous, buffer.view(5, 5)}});
   world->barrier();
   const auto counted = [&](Operation operation) {
@@ -320,15 +315,14 @@ void check_traffic(Communicator& outer) {
   EXPECT_EQ(world->control_traffic().calls, d == 1 ? 0 : 1);
 }
 
-void check_control_messages(Communicator& world) {
+void check_control_messages(Communicator& world, Device&) {
   const int size = world.size();
   EXPECT_EQ(world.sum(0.5 * world.rank()), 0.25 * size * (size - 1));
   EXPECT_EQ(world.max(-1.0 * world.rank()), 0.0);
   const Index large = (Index{1} << 60) + world.rank();  // more digits than a double has
   EXPECT_EQ(world.sum(large), (Index{1} << 60) * size + Index{size} * (size - 1) / 2);
   std::vector<std::string> expected;
-  for (int rank = 0; rank < size; ++rank)
-    expected.push_back(std::string(static_cast<std::size_t>(rank * 5), 'x'));
+  for (int rank = 0; rank < size; ++rank) expected.push_back(std::string(static_cast<std::size_t>(rank * 5), 'x'));
   EXPECT_EQ(world.gather_strings(expected[static_cast<std::size_t>(world.rank())]), expected);
   std::vector<std::byte> bytes(1003, std::byte{5});
   EXPECT_TRUE(world.all_equal(bytes));
@@ -336,24 +330,30 @@ void check_control_messages(Communicator& world) {
   EXPECT_EQ(world.all_equal(bytes), size == 1);
 }
 
-void check_trace(Communicator& world) {
+void check_trace(Communicator& world, Device& device) {
   Trace trace;
   trace.enable(true);
+  const std::int64_t begin = Trace::now();
   world.set_trace(&trace);
-  const auto row = world.split(0, world.rank(), "row");
+  auto row = world.split(0, world.rank(), "row");
   world.set_trace(nullptr);
-  TestBuffer buffer(1000, DType::float32, world.rank());
+  TestBuffer buffer(device, 1000, DType::float32, world.rank());
   Work work = row->all_reduce_async(buffer.view());
   work.wait();
   row->broadcast(buffer.view(), 0);
-  const int next = (world.rank() + 1) % world.size(),
-            previous = (world.rank() + world.size() - 1) % world.size();
+  const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
   row->exchange({{true, next, buffer.view(0, 5)}, {false, previous, buffer.view(5, 5)}});
+  // Spans of a device come when it is found to be done, hence in another order and at the latest when the group is gone.
+  device.synchronize();
+  row.reset();
   std::vector<std::string> seen;
   for (const TraceEvent& event : trace.take()) {
+    EXPECT_LE(begin, event.begin);
     EXPECT_LE(event.begin, event.end);
+    EXPECT_LE(event.end, Trace::now());
     seen.push_back(event.stream + ": " + event.name);
   }
+  std::sort(seen.begin(), seen.end());
   std::vector<std::string> expected;
   if (world.size() > 1) {
     for (const char* name : {"all_reduce", "broadcast", "exchange"}) {
@@ -361,6 +361,7 @@ void check_trace(Communicator& world) {
       expected.push_back(fmt::format("compute: wait {}", name));
     }
   }
+  std::sort(expected.begin(), expected.end());
   EXPECT_EQ(seen, expected);
 }
 
@@ -375,15 +376,14 @@ void expect_error(const std::function<void()>& calls, const std::vector<std::str
     ADD_FAILURE() << "no error, expected one with " << parts.front();
   } catch (const Error& error) {
     const std::string message = error.what();
-    for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
+    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
   }
 }
 
 }  // namespace
 
-void check_mismatches_are_named(Communicator& world) {
-  TestBuffer buffer(40, DType::float32, world.rank());
+void check_mismatches_are_named(Communicator& world, Device& device) {
+  TestBuffer buffer(device, 40, DType::float32, world.rank());
   expect_error([&] { world.broadcast(buffer.view(), world.size()); }, {"broadcast", "root"});
   expect_error([&] { world.all_gather(buffer.view(), buffer.view(0, 39)); }, {"all_gather", "output"});
   if (world.size() == 1) return;
@@ -392,17 +392,15 @@ void check_mismatches_are_named(Communicator& world) {
   const int odd = world.size() - 1;
   const bool is_odd = world.rank() == odd;
   const std::string name = fmt::format("rank {} calls", odd);
-  const auto try_calls = [&](const std::vector<std::string>& parts,
-                             const std::function<void(Communicator&)>& most,
+  const auto try_calls = [&](const std::vector<std::string>& parts, const std::function<void(Communicator&)>& most,
                              const std::function<void(Communicator&)>& other) {
     const auto group = world.split(0, world.rank(), "mistaken");
     expect_error([&] { (is_odd ? other : most)(*group); }, parts);
   };
-  TestBuffer wide(40, DType::float64, world.rank());
+  TestBuffer wide(device, 40, DType::float64, world.rank());
   const auto all_reduce = [&](Communicator& group) { group.all_reduce(buffer.view()); };
-  try_calls(
-      {"rank 0 calls all_reduce (sum) of 40 float32", name + " all_reduce (sum) of 39 float32", "mistaken"},
-      all_reduce, [&](Communicator& group) { group.all_reduce(buffer.view(0, 39)); });
+  try_calls({"rank 0 calls all_reduce (sum) of 40 float32", name + " all_reduce (sum) of 39 float32", "mistaken"},
+            all_reduce, [&](Communicator& group) { group.all_reduce(buffer.view(0, 39)); });
   try_calls({"rank 0 calls all_reduce (sum) of 40 float32", name + " barrier"}, all_reduce,
             [&](Communicator& group) { group.barrier(); });
   try_calls({"40 float32", name + " all_reduce (sum) of 40 float64"}, all_reduce,
@@ -424,6 +422,7 @@ void check_mismatches_are_named(Communicator& world) {
 
 const std::vector<NamedCheck>& all_checks() {
   static const std::vector<NamedCheck> checks = {{"AllReduce", check_all_reduce},
+                                                 {"NaNInMaximum", check_nan_in_maximum},
                                                  {"ReduceScatter", check_reduce_scatter},
                                                  {"AllGather", check_all_gather},
                                                  {"Broadcast", check_broadcast},

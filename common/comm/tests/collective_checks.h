@@ -10,25 +10,27 @@
 
 namespace escalera {
 
-/// Each compares with GoogleTest expectations and is called by all ranks of `world` together.
-void check_all_reduce(Communicator& world);
-void check_reduce_scatter(Communicator& world);
-void check_all_gather(Communicator& world);
-void check_broadcast(Communicator& world);
-void check_all_to_all(Communicator& world);
-void check_exchange(Communicator& world);
-void check_many_in_flight(Communicator& world);
-void check_interleaved_groups(Communicator& world);
-void check_split(Communicator& world);
-void check_traffic(Communicator& world);
-void check_control_messages(Communicator& world);
-void check_trace(Communicator& world);
-void check_mismatches_are_named(Communicator& world);
+/// Each compares with GoogleTest expectations and is called by all ranks of `world` together. `device` is where `world`
+/// expects its buffers.
+void check_all_reduce(Communicator& world, Device& device);
+void check_nan_in_maximum(Communicator& world, Device& device);
+void check_reduce_scatter(Communicator& world, Device& device);
+void check_all_gather(Communicator& world, Device& device);
+void check_broadcast(Communicator& world, Device& device);
+void check_all_to_all(Communicator& world, Device& device);
+void check_exchange(Communicator& world, Device& device);
+void check_many_in_flight(Communicator& world, Device& device);
+void check_interleaved_groups(Communicator& world, Device& device);
+void check_split(Communicator& world, Device& device);
+void check_traffic(Communicator& world, Device& device);
+void check_control_messages(Communicator& world, Device& device);
+void check_trace(Communicator& world, Device& device);
+void check_mismatches_are_named(Communicator& world, Device& device);
 
 /// All of the above, with the name of each.
 struct NamedCheck {
   const char* name;
-  void (*check)(Communicator& world);
+  void (*check)(Communicator& world, Device& device);
 };
 const std::vector<NamedCheck>& all_checks();
 

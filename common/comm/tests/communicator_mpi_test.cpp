@@ -15,7 +15,8 @@ namespace {
 class MpiCommunicatorTest : public testing::TestWithParam<NamedCheck> {};
 
 TEST_P(MpiCommunicatorTest, AgreesWithPlainLoops) {
-  GetParam().check(test_world());
+  HostDevice device;
+  GetParam().check(test_world(), device);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MpiCommunicatorTest, testing::ValuesIn(all_checks()),
@@ -28,13 +29,14 @@ bool plain_mpi() {
 
 /// What each rank holds after the sums, of values whose sums depend on their order.
 std::vector<std::vector<std::byte>> rough_sums(Communicator& world) {
+  HostDevice device;
   std::vector<std::vector<std::byte>> results;
   for (const DType dtype : test_types) {
     for (const Index count : test_counts()) {
-      TestBuffer reduced(count, dtype, world.rank(), 0, true);
+      TestBuffer reduced(device, count, dtype, world.rank(), 0, true);
       world.all_reduce(reduced.view());
       results.push_back(reduced.raw());
-      TestBuffer input(count * world.size(), dtype, world.rank(), 5, true), output(count, dtype);
+      TestBuffer input(device, count * world.size(), dtype, world.rank(), 5, true), output(device, count, dtype);
       world.reduce_scatter(input.view(), output.view());
       results.push_back(output.raw());
     }

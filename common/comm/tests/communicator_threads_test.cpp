@@ -17,20 +17,22 @@ class ThreadCommunicatorTest : public testing::TestWithParam<std::tuple<NamedChe
 
 TEST_P(ThreadCommunicatorTest, AgreesWithPlainLoops) {
   const auto& [check, ranks] = GetParam();
-  run_ranks(ranks, check.check);
+  run_ranks(ranks, [&check = check](Communicator& world) {
+    HostDevice device;
+    check.check(world, device);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadCommunicatorTest,
-                         testing::Combine(testing::ValuesIn(all_checks()), testing::Range(1, 6)),
-                         [](const auto& chosen) {
-                           return fmt::format("{}On{}", std::get<0>(chosen.param).name,
-                                              std::get<1>(chosen.param));
+                         testing::Combine(testing::ValuesIn(all_checks()), testing::Range(1, 6)), [](const auto& chosen) {
+                           return fmt::format("{}On{}", std::get<0>(chosen.param).name, std::get<1>(chosen.param));
                          });
 
 // Added up in bfloat16, 256 + 1 is 256 again, fifteen times over. The exact sum, 271, lies between 270 and 272 there.
 TEST(ThreadCommunicator, SumsBfloat16InFloat32) {
   run_ranks(16, [](Communicator& world) {
-    TestBuffer value(1, DType::bfloat16);
+    HostDevice device;
+    TestBuffer value(device, 1, DType::bfloat16);
     value.set(0, world.rank() == 0 ? 256 : 1);
     world.all_reduce(value.view());
     EXPECT_EQ(value.get(0), 272);
@@ -39,7 +41,8 @@ TEST(ThreadCommunicator, SumsBfloat16InFloat32) {
 
 TEST(ThreadCommunicator, GivesTheSameBitsEveryTime) {
   run_ranks(5, [](Communicator& world) {
-    TestBuffer once(10007, DType::float32, world.rank(), 0, true), twice = once;
+    HostDevice device;
+    TestBuffer once(device, 10007, DType::float32, world.rank(), 0, true), twice = once;
     world.all_reduce(once.view());
     world.all_reduce(twice.view());
     EXPECT_EQ(once.raw(), twice.raw());
@@ -49,9 +52,11 @@ TEST(ThreadCommunicator, GivesTheSameBitsEveryTime) {
 
 // The fault that the test above must see: another order of summation gives other bits.
 TEST(ThreadCommunicator, OrderOfSummationShows) {
-  TestBuffer a(1000, DType::float32, 0, 0, true), b(1000, DType::float32, 1, 0, true),
-      c(1000, DType::float32, 2, 0, true), forwards(1000, DType::float32), backwards(1000, DType::float32);
-  const void* sources[] = {a.raw().data(), b.raw().data(), c.raw().data()};
+  HostDevice device;
+  TestBuffer a(device, 1000, DType::float32, 0, 0, true), b(device, 1000, DType::float32, 1, 0, true),
+      c(device, 1000, DType::float32, 2, 0, true), forwards(device, 1000, DType::float32),
+      backwards(device, 1000, DType::float32);
+  const void* sources[] = {a.view().data, b.view().data, c.view().data};
   const void* reversed[] = {sources[2], sources[1], sources[0]};
   reduce_in_rank_order(sources, forwards.view().data, 1000, DType::float32, ReduceOp::sum);
   reduce_in_rank_order(reversed, backwards.view().data, 1000, DType::float32, ReduceOp::sum);
@@ -60,7 +65,8 @@ TEST(ThreadCommunicator, OrderOfSummationShows) {
 
 // The fault that the common checks must see: one wrong element.
 TEST(ThreadCommunicator, OneWrongElementShows) {
-  TestBuffer buffer(1000, DType::bfloat16, 3);
+  HostDevice device;
+  TestBuffer buffer(device, 1000, DType::bfloat16, 3);
   const auto expected = [](Index i) { return test_value(3, i); };
   expect_elements(buffer, 0, 1000, expected, "as it was");
   buffer.set(999, buffer.get(999) + 1);
@@ -76,7 +82,8 @@ TEST(ThreadCommunicatorFailure, WakesRanksThatWaitAnywhere) {
       5,
       [&](Communicator& world) {
         const auto group = world.split(0, world.rank(), "group");
-        TestBuffer buffer(1000, DType::float32, world.rank());
+        HostDevice device;
+        TestBuffer buffer(device, 1000, DType::float32, world.rank());
         set_phase(world, "step 3, backward");
         if (world.rank() == 2) {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -103,7 +110,8 @@ TEST(ThreadCommunicatorFailure, LeavesNoOperationOnMemoryThatIsGone) {
       3,
       [&](Communicator& world) {
         const auto group = world.split(0, world.rank(), "group");
-        TestBuffer buffer(100000, DType::float32, world.rank());
+        HostDevice device;
+        TestBuffer buffer(device, 100000, DType::float32, world.rank());
         Work first = group->all_reduce_async(buffer.view());
         Work second = group->recv_async(buffer.view(), (world.rank() + 1) % 3);
         if (world.rank() == 1) throw Error("planted");
@@ -131,9 +139,8 @@ TEST(ThreadCommunicatorFailure, NamesARankThatHasLeft) {
         if (world.rank() == 0) world.recv({&value, 1, DType::float32}, 1);
       },
       1);
-  EXPECT_NE(
-      testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
-      std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("waits to receive 1 float32 from rank 1, which has left"),
+            std::string::npos);
 }
 
 TEST(ThreadCommunicatorFailure, NamesRanksThatWaitForEachOther) {
@@ -148,10 +155,9 @@ TEST(ThreadCommunicatorFailure, NamesRanksThatWaitForEachOther) {
           if (world.rank() == 1) world.recv({&value, 1, DType::float32}, 0);
         },
         1);
-    EXPECT_EQ(
-        testing::internal::GetCapturedStderr(),
-        "rank 0: in \"world\" rank 0 waits in all_reduce (sum) of 1 float32, but rank 1 waits to receive 1 "
-        "float32 from rank 0\n");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "rank 0: in \"world\" rank 0 waits in all_reduce (sum) of 1 float32, but rank 1 waits to receive 1 "
+              "float32 from rank 0\n");
   }
 }
 
@@ -160,13 +166,13 @@ TEST(ThreadCommunicatorFailure, NamesBothEndsOfAMismatchedTransfer) {
   run_ranks(
       2,
       [](Communicator& world) {
-        TestBuffer buffer(8, DType::float32, 0);
+        HostDevice device;
+        TestBuffer buffer(device, 8, DType::float32, 0);
         if (world.rank() == 0) world.send(buffer.view(), 1);
         if (world.rank() == 1) world.recv(buffer.view(0, 7), 0);
       },
       1);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find(
-                "rank 0 sends 8 float32 to rank 1, which expects 7 float32"),
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("rank 0 sends 8 float32 to rank 1, which expects 7 float32"),
             std::string::npos);
 }
 
@@ -189,7 +195,8 @@ TEST(ThreadCommunicatorFailure, PrintsABadRequestOnce) {
 TEST(ThreadCommunicator, CarriesHundredsOfRanks) {
   run_ranks(128, [](Communicator& world) {
     const auto group = world.split(world.rank() % 8, world.rank(), "group");
-    TestBuffer buffer(501, DType::float32, world.rank());
+    HostDevice device;
+    TestBuffer buffer(device, 501, DType::float32, world.rank());
     group->all_reduce(buffer.view());
     EXPECT_EQ(world.sum(Index{1}), 128);
   });

@@ -2,6 +2,7 @@
 // defines: test_value(), TestBuffer, test_types, test_counts()
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -12,26 +13,37 @@ namespace escalera {
 /// else such that sums depend on their order.
 double test_value(int rank, Index i, bool rough = false);
 
-/// `count` elements of `dtype` with conversion to and from double.
+/// `count` elements of `dtype` on `device`, with conversion to and from double.
 class TestBuffer {
  public:
-  TestBuffer(Index count, DType dtype) : count_(count), dtype_(dtype), bytes_(bytes()) {}
+  /// Zeros.
+  TestBuffer(Device& device, Index count, DType dtype);
   /// Filled with test_value(rank, i + first).
-  TestBuffer(Index count, DType dtype, int rank, Index first = 0, bool rough = false);
+  TestBuffer(Device& device, Index count, DType dtype, int rank, Index first = 0, bool rough = false);
+  /// With elements of its own.
+  TestBuffer(const TestBuffer& other);
+  TestBuffer(TestBuffer&&) = default;
 
-  BufferView view() { return {bytes_.data(), count_, dtype_}; }
-  BufferView view(Index begin, Index count) {
-    return {bytes_.data() + begin * size_of(dtype_), count, dtype_};
+  BufferView view() { return memory_; }
+  BufferView view(Index begin, Index count) { return memory_.slice_flat(begin, count); }
+  /// Element `i`, or elements [begin, begin + count), when the device has done all that it was given. Blocks.
+  /// @{
+  double get(Index i) const { return get(i, 1)[0]; }
+  std::vector<double> get(Index begin, Index count) const;
+  /// @}
+  /// Replaces element `i`, or elements [begin, begin + count) by value(0), value(1), ...
+  /// @{
+  void set(Index i, double value) {
+    set(i, 1, [&](Index) { return value; });
   }
-  double get(Index i) const;
-  void set(Index i, double value);
-  const std::vector<std::byte>& raw() const { return bytes_; }
+  void set(Index begin, Index count, const std::function<double(Index)>& value);
+  /// @}
+  /// All bytes.
+  std::vector<std::byte> raw() const;
 
  private:
-  std::size_t bytes() const { return static_cast<std::size_t>(count_ * size_of(dtype_)); }
-  Index count_;
-  DType dtype_;
-  std::vector<std::byte> bytes_;
+  Device& device_;
+  Tensor memory_;
 };
 
 /// The types and sizes that the checks go through: none, one, odd, not divisible, and more than any chunk.

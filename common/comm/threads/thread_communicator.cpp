@@ -81,6 +81,10 @@ void ThreadCommunicator::note_phase(const std::string& phase) {
   group_->world().set_phase(group_->world_rank(rank()), phase);
 }
 
+void ThreadCommunicator::check_peers() const {
+  if (group_->world().failed()) throw PeerError("another rank has failed");
+}
+
 void ThreadCommunicator::abort(const std::string& reason) {
   ThreadWorld& world = group_->world();
   world.say_once(reason, fmt::format("{}: {}", world.describe_rank(group_->world_rank(rank())), reason));

@@ -17,6 +17,8 @@ class ThreadCommunicator final : public Communicator {
   ~ThreadCommunicator() override;
 
   void abort(const std::string& reason) override;
+  void check_peers() const override;
+  void give_up() override { group_->world().fail(); }
 
  protected:
   Work start(Call call) override;

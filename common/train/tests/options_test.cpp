@@ -34,7 +34,7 @@ TEST(Options, DefaultsAreARunnableTrainer) {
   EXPECT_EQ(options.min_learning_rate, options.learning_rate / 10);
   EXPECT_EQ(options.decay_steps, options.steps);
   EXPECT_EQ(options.device, DeviceKind::cpu);
-  EXPECT_EQ(options.comm, CommChoice::mpi);
+  EXPECT_EQ(options.launcher, CommKind::mpi);
   EXPECT_GE(options.threads.value(), 1);
 }
 
@@ -109,7 +109,7 @@ TEST(Options, TheScheduleIsChecked) {
 }
 
 TEST(Options, RanksAndThreadsMustAgree) {
-  EXPECT_EQ(parsed({"--ranks", "4"}, 4).comm, CommChoice::threads);
+  EXPECT_EQ(parsed({"--ranks", "4"}, 4).launcher, CommKind::threads);
   EXPECT_EQ(parsed({"--ranks", "4"}, 4).threads, 1);
   EXPECT_TRUE(mentions(refused({"--comm", "threads", "--ranks", "4", "--threads", "2"}, 4),
                        {"--threads 2", "--threads 1"}));

@@ -1,0 +1,113 @@
+// One GPU as a rank sees it: memory in an arena, one compute stream, and a wait that notices when others have failed.
+// defines: Stream, Event, CudaDevice
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/core/cuda/cuda_check.h"
+#include "common/core/tensor.h"
+
+namespace escalera::cuda {
+
+/// Owns a CUDA stream that does not wait for the legacy default stream.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Owns a CUDA event: a point in a stream that other streams and the host can wait for.
+class Event {
+ public:
+  /// With `timing`, cudaEventElapsedTime works on it.
+  explicit Event(bool timing = false);
+  ~Event();
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+  /// Marks the present end of `stream`.
+  void record(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(event_, stream)); }
+  /// Whatever is given to `stream` from now on waits for the mark; the host does not.
+  void order(cudaStream_t stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Device `ordinal` for one rank. All work goes to one compute stream, in the order of the calls; a block of memory that is
+/// freed and handed out again is therefore safe without waiting, as long as other streams are ordered with this one by
+/// events. The CUDA runtime keeps the current device per thread: a thread other than the maker calls use() first.
+class CudaDevice final : public Device {
+ public:
+  /// Throws UsageError if there is no such device.
+  explicit CudaDevice(int ordinal);
+  ~CudaDevice() override;
+
+  std::string_view name() const override { return name_; }
+  void zero(void* data, Index bytes) override;
+  void copy(void* destination, const void* source, Index bytes) override;
+  void copy_from_host(void* destination, const void* source, Index bytes) override;
+  void copy_to_host(void* destination, const void* source, Index bytes) override;
+  void synchronize() override;
+
+  int ordinal() const { return ordinal_; }
+  /// Makes this the current device of the calling thread.
+  void use() const { CUDA_CHECK(cudaSetDevice(ordinal_)); }
+  /// The compute stream.
+  cudaStream_t stream() const { return stream_.get(); }
+  /// "NVIDIA H100 80GB HBM3, 132 SMs, sm_90".
+  std::string description() const;
+
+  /// A copy of `values` in device memory for the work that is given to the compute stream next. It does not wait for the
+  /// device and stays valid until that work is done; `values` may be reused on return.
+  const std::int32_t* upload(std::span<const std::int32_t> values);
+
+  /// Blocks the host until `event` has happened, and runs the monitors meanwhile: whoever depends on other ranks learns here
+  /// that they are gone. Throws what a monitor throws.
+  void wait_for(const Event& event);
+  /// `monitor` is run every few milliseconds of a wait and at its end, on the waiting thread. The handle ends it.
+  /// @{
+  using Monitor = std::list<std::function<void()>>::iterator;
+  Monitor add_monitor(std::function<void()> monitor);
+  void remove_monitor(Monitor monitor);
+  /// @}
+
+ protected:
+  std::byte* allocate(Index bytes) override;
+  void release(std::byte* block, Index bytes) noexcept override;
+  void fill_bytes(std::byte* block, Index bytes, unsigned char value) override;
+
+ private:
+  /// Half of the upload ring: values wait here, in pinned host memory, until the copy engine has read them.
+  struct UploadHalf {
+    std::int32_t* host = nullptr;
+    std::int32_t* device = nullptr;
+    Index capacity = 0, used = 0;
+    Event copied;
+  };
+  void grow(UploadHalf& half, Index values);
+  static void free(UploadHalf& half) noexcept;
+
+  int ordinal_;
+  std::string name_;
+  Stream stream_;
+  Event idle_;
+  Arena arena_;
+  UploadHalf halves_[2];
+  int half_ = 0;
+  std::list<std::function<void()>> monitors_;
+};
+
+}  // namespace escalera::cuda

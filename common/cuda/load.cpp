@@ -1,0 +1,43 @@
+// Opens the CUDA library.
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "common/cuda/cuda_backend.h"
+
+namespace escalera {
+namespace {
+
+// In build/<preset>/lib, while programs are in build/<preset>/bin: the pair may be moved together.
+std::string library_path() {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  return program.parent_path().parent_path() / "lib" / "libescalera_cuda.so";
+}
+
+CudaSearch search() {
+  const std::string path = library_path();
+  if (!std::filesystem::exists(path)) {
+    return {nullptr, fmt::format("there is no {}; build the preset whole: cmake --build", path)};
+  }
+  // Never closed: objects of its classes may live until the program ends.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    return {nullptr, fmt::format("the CUDA library cannot be loaded ({}); it needs the CUDA {} runtime, cuBLASLt and NCCL of "
+                                 "the toolkit it was built with where the loader finds them (LD_LIBRARY_PATH)",
+                                 dlerror(), ESCALERA_CUDA_VERSION)};
+  }
+  const auto entry = reinterpret_cast<CudaBackend* (*)()>(dlsym(library, "escalera_cuda_backend"));
+  if (!entry) return {nullptr, fmt::format("{} is not Escalera's CUDA library: {}", path, dlerror())};
+  CudaBackend& backend = *entry();
+  if (backend.device_count() == 0) return {nullptr, backend.why_no_device()};
+  return {&backend, {}};
+}
+
+}  // namespace
+
+const CudaSearch& find_cuda() {
+  static const CudaSearch found = search();
+  return found;
+}
+
+}  // namespace escalera

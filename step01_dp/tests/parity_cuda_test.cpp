@@ -1,0 +1,119 @@
+// Step 1 on CUDA devices, real or simulated: the same cases as on the CPU, judged by the same rule against the CPU.
+#include <gtest/gtest.h>
+
+#include "common/comm/launch.h"
+#include "common/cuda/cuda_backend.h"
+#include "step01_dp/tests/parity_suite.h"
+
+namespace escalera {
+namespace {
+
+/// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
+enum class Path { nccl, staged };
+
+std::string_view to_string(Path path) { return path == Path::nccl ? "nccl" : "staged"; }
+
+/// Runs `body` on `ranks` threads with a device and a communicator for its tensors; returns the exit code.
+int launch_on_devices(int ranks, Path path, const std::function<void(Communicator& group, Ops& ops)>& body) {
+  return launch({CommKind::threads, ranks}, [&](Communicator& world) {
+    CudaBackend& backend = cuda_backend();
+    const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
+    const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
+                                                                     : backend.make_staged_communicator(world, *ops);
+    body(*tensors, *ops);
+  });
+}
+
+std::vector<RunRecord> run_on_devices(int ranks, Path path, const DpCase& test) {
+  std::vector<RunRecord> records(static_cast<std::size_t>(ranks));
+  const int code = launch_on_devices(ranks, path, [&](Communicator& group, Ops& ops) {
+    records[static_cast<std::size_t>(group.rank())] = run_case(group, ops, test);
+  });
+  EXPECT_EQ(code, 0);
+  return records;
+}
+
+struct Layout {
+  Path path = Path::nccl;
+  int ranks = 1;
+  DType dtype = DType::float32;
+  DpMode mode = DpMode::naive;
+};
+
+/// Both paths x 1, 2, 4 ranks x all modes, as far as this machine's devices go. Types alternate, so that each pair of two
+/// choices occurs: a simulated run takes seconds.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  if (!find_cuda().backend) return all;
+  int number = 0;
+  for (const Path path : {Path::nccl, Path::staged}) {
+    for (const int ranks : {1, 2, 4}) {
+      for (const DpMode mode : {DpMode::naive, DpMode::bucketed, DpMode::overlapped}) {
+        const DType dtype = number++ % 2 == 0 ? DType::float32 : DType::bfloat16;
+        if (path == Path::staged || ranks <= cuda_backend().device_count()) all.push_back({path, ranks, dtype, mode});
+      }
+    }
+  }
+  return all;
+}
+
+/// Each mode with another accumulation, recompute, bucket size and tying.
+DpCase case_of(DpMode mode, DType dtype) {
+  DpCase test;
+  test.mode = mode;
+  test.dtype = test.rounding = dtype;
+  test.accumulation = mode == DpMode::bucketed ? 1 : 4;
+  test.recompute = mode == DpMode::naive      ? Recompute::none
+                   : mode == DpMode::bucketed ? Recompute::selective
+                                              : Recompute::full;
+  test.bucket_bytes = mode == DpMode::bucketed ? 400'000 : 0;
+  test.tied = mode != DpMode::naive;
+  return test;
+}
+
+class CudaParity : public testing::TestWithParam<Layout> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaParity);
+INSTANTIATE_TEST_SUITE_P(cuda, CudaParity, testing::ValuesIn(layouts()), [](const auto& instance) {
+  const Layout& layout = instance.param;
+  return fmt::format("{}_dp{}_{}_{}", to_string(layout.path), layout.ranks, to_string(layout.mode), to_string(layout.dtype));
+});
+
+TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {
+  const Layout& layout = GetParam();
+  const DpCase test = case_of(layout.mode, layout.dtype);
+  for (const RunRecord& record : run_on_devices(layout.ranks, layout.path, test)) expect_parity(record, test);
+}
+
+class CudaPath : public testing::TestWithParam<Path> {
+ protected:
+  void SetUp() override {
+    if (!find_cuda().backend) GTEST_SKIP() << find_cuda().missing;
+    if (GetParam() == Path::nccl && cuda_backend().device_count() < 2) GTEST_SKIP() << "NCCL needs a device for each of two ranks";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(cuda, CudaPath, testing::Values(Path::nccl, Path::staged),
+                         [](const auto& instance) { return std::string(to_string(instance.param)); });
+
+TEST_P(CudaPath, TheSameLayoutTwiceGivesTheSameBits) {
+  const DpCase test = case_of(DpMode::overlapped, DType::bfloat16);
+  const RunRecord first = run_on_devices(2, GetParam(), test)[0], second = run_on_devices(2, GetParam(), test)[0];
+  EXPECT_EQ(first.gradients, second.gradients);
+  EXPECT_EQ(first.weights, second.weights);
+}
+
+TEST_P(CudaPath, AFaultIsFarOutsideTheTolerance) {
+  DpCase test = case_of(DpMode::overlapped, DType::float32);
+  test.fault = Fault::local_mean;
+  const RunRecord wrong = run_on_devices(2, GetParam(), test)[0];
+  test.fault = Fault::none;
+  EXPECT_GT(largest_error(wrong, run_reference(test)).value, 1e-3);
+
+  test.fault = Fault::dropped_gradient;
+  testing::internal::CaptureStderr();
+  const int code = launch_on_devices(2, GetParam(), [&](Communicator& group, Ops& ops) { run_case(group, ops, test); });
+  EXPECT_EQ(code, 1);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace escalera
