@@ -47,6 +47,12 @@ Tensor Device::zeros(Index rows, Index columns, DType dtype, MemoryCategory cate
   return tensor;
 }
 
+// Right for a device that has done its work when the call returns.
+std::shared_ptr<void> Device::span(Trace* trace, std::string_view name) {
+  if (!trace || !trace->enabled()) return nullptr;
+  return std::make_shared<TraceSpan>(trace, "compute", name);
+}
+
 void HostDevice::zero(void* data, Index bytes) { fill_bytes(static_cast<std::byte*>(data), bytes, 0); }
 
 void HostDevice::copy(void* destination, const void* source, Index bytes) {

@@ -9,6 +9,7 @@
 #include "common/core/arena.h"
 #include "common/core/dtype.h"
 #include "common/core/memory.h"
+#include "common/core/trace.h"
 
 namespace escalera {
 
@@ -40,6 +41,9 @@ class Device {
   virtual void copy_to_host(void* destination, const void* source, Index bytes) = 0;
   /// Blocks until all work given to this device is done.
   virtual void synchronize() = 0;
+  /// Records in row "compute" of `trace` when the device does the work that is given to it from now until the returned object
+  /// goes. Null, and nothing recorded, if the trace is null or off.
+  virtual std::shared_ptr<void> span(Trace* trace, std::string_view name);
 
   /// What this device's tensors hold, by category.
   /// @{

@@ -10,6 +10,7 @@ void Trace::add(TraceEvent event) {
 }
 
 std::vector<TraceEvent> Trace::take() {
+  for (const auto& source : sources_) source();
   std::lock_guard lock(mutex_);
   return std::exchange(events_, {});
 }

@@ -4,9 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace escalera {
@@ -30,8 +33,16 @@ class Trace {
   /// @}
   /// Adds a finished span, whether or not the trace is on.
   void add(TraceEvent event);
-  /// What was collected so far, in order of completion; the collection starts anew.
+  /// What was collected so far, in order of completion; the collection starts anew. Sources add what they still have first.
   std::vector<TraceEvent> take();
+
+  /// Whoever learns late when its spans took place, as from a GPU, is called by take() to add them; until removed. Both on the
+  /// thread that takes. `source` must not be called in vain: remove it before what it uses is gone.
+  /// @{
+  using Source = std::list<std::function<void()>>::iterator;
+  Source add_source(std::function<void()> source) { return sources_.insert(sources_.end(), std::move(source)); }
+  void remove_source(Source source) { sources_.erase(source); }
+  /// @}
 
   /// Nanoseconds of the steady clock.
   static std::int64_t now() {
@@ -43,6 +54,7 @@ class Trace {
   bool enabled_ = false;
   std::mutex mutex_;
   std::vector<TraceEvent> events_;
+  std::list<std::function<void()>> sources_;
 };
 
 /// Adds the span from its construction to its destruction. `trace` may be null.

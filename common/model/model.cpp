@@ -1,7 +1,6 @@
 #include "common/model/model.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "common/ops/rope_table.h"
 
@@ -117,7 +116,7 @@ Tensor Model::run_forward(const Tensor& x, const MicroBatch& micro_batch, InFlig
   for (std::size_t i = 0; i < units; i++) {
     Unit& unit = *units_[i];
     hooks_->before_forward(unit);
-    const TraceSpan span(trace_, "compute", "forward " + unit.name());
+    const auto span = ops_.device().span(trace_, "forward " + unit.name());
     const Tensor input = y;
     y = unit.forward(input, micro_batch, in_flight.states[i]);
     if (!keep || (options_.recompute == Recompute::full && unit.can_recompute())) {
@@ -136,7 +135,7 @@ Tensor Model::backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight
   for (std::size_t i = units_.size(); i-- > 0;) {
     Unit& unit = *units_[i];
     hooks_->before_backward(unit);
-    std::optional<TraceSpan> span(std::in_place, trace_, "compute", "backward " + unit.name());
+    auto span = ops_.device().span(trace_, "backward " + unit.name());
     if (!in_flight.states[i]) {  // full recompute: run the unit's forward again, without hooks and side effects
       MicroBatch again = micro_batch;
       again.recomputing = true;
@@ -155,7 +154,7 @@ Tensor Model::backward(const Tensor& dy, const MicroBatch& micro_batch, InFlight
 void Model::weight_gradients(InFlight& in_flight, bool last_micro_batch) {
   for (std::size_t i = units_.size(); i-- > 0;) {
     {
-      const TraceSpan span(trace_, "compute", "weight gradients " + units_[i]->name());
+      const auto span = ops_.device().span(trace_, "weight gradients " + units_[i]->name());
       in_flight.deferred[i].run();
     }
     hooks_->after_weight_gradients(*units_[i], last_micro_batch);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/comm/communicator.h"
-#include "common/comm/nccl/stream_spans.h"
+#include "common/core/cuda/cuda_device.h"
 
 namespace escalera::cuda {
 

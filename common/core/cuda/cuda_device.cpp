@@ -38,14 +38,6 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
        line);
 }
 
-Stream::Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-Stream::~Stream() { cudaStreamDestroy(stream_); }
-
-Event::Event(bool timing) { CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming)); }
-Event::~Event() {
-  if (event_) cudaEventDestroy(event_);
-}
-
 CudaDevice::CudaDevice(int ordinal)
     : ordinal_(checked(ordinal)),
       name_(fmt::format("cuda:{}", ordinal)),
@@ -89,6 +81,17 @@ void CudaDevice::copy_to_host(void* destination, const void* source, Index bytes
 void CudaDevice::synchronize() {
   idle_.record(stream());
   wait_for(idle_);
+}
+
+std::shared_ptr<void> CudaDevice::span(Trace* trace, std::string_view name) {
+  const StreamSpans::Span span = spans_.begin(trace, "compute", name, 0);
+  if (!span) return nullptr;
+  spans_.mark(span, stream());
+  return {span.get(), [this, span](void*) {
+            spans_.mark(span, stream());
+            spans_.end(span);
+            spans_.collect();
+          }};
 }
 
 void CudaDevice::wait_for(const Event& event) {

@@ -1,5 +1,5 @@
 // One GPU as a rank sees it: memory in an arena, one compute stream, and a wait that notices when others have failed.
-// defines: Stream, Event, CudaDevice
+// defines: CudaDevice
 #pragma once
 
 #include <cstdint>
@@ -7,44 +7,12 @@
 #include <list>
 #include <span>
 #include <string>
-#include <utility>
 
-#include "common/core/cuda/cuda_check.h"
+#include "common/core/cuda/stream.h"
+#include "common/core/cuda/stream_spans.h"
 #include "common/core/tensor.h"
 
 namespace escalera::cuda {
-
-/// Owns a CUDA stream that does not wait for the legacy default stream.
-class Stream {
- public:
-  Stream();
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-/// Owns a CUDA event: a point in a stream that other streams and the host can wait for.
-class Event {
- public:
-  /// With `timing`, cudaEventElapsedTime works on it.
-  explicit Event(bool timing = false);
-  ~Event();
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
-  /// Marks the present end of `stream`.
-  void record(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(event_, stream)); }
-  /// Whatever is given to `stream` from now on waits for the mark; the host does not.
-  void order(cudaStream_t stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 /// Device `ordinal` for one rank. All work goes to one compute stream, in the order of the calls; a block of memory that is
 /// freed and handed out again is therefore safe without waiting, as long as other streams are ordered with this one by
@@ -61,6 +29,7 @@ class CudaDevice final : public Device {
   void copy_from_host(void* destination, const void* source, Index bytes) override;
   void copy_to_host(void* destination, const void* source, Index bytes) override;
   void synchronize() override;
+  std::shared_ptr<void> span(Trace* trace, std::string_view name) override;
 
   int ordinal() const { return ordinal_; }
   /// Makes this the current device of the calling thread.
@@ -108,6 +77,7 @@ class CudaDevice final : public Device {
   UploadHalf halves_[2];
   int half_ = 0;
   std::list<std::function<void()>> monitors_;
+  StreamSpans spans_;
 };
 
 }  // namespace escalera::cuda

@@ -113,6 +113,7 @@ Fiber::Fiber(void (*entry)()) : stack_bytes_(stack_bytes) {
   ::mprotect(mapping, guard_bytes, PROT_NONE);  // an overflow faults instead of spoiling the neighbour
   mapping_ = static_cast<char*>(mapping);
   stack_ = mapping_ + guard_bytes;
+  ON_ADDRESS_SANITIZER(ASAN_UNPOISON_MEMORY_REGION(stack_, stack_bytes);)  // another stack may have been here
   context_ = prepare(stack_, stack_bytes, entry);
   ON_THREAD_SANITIZER(thread_sanitizer_fiber_ = __tsan_create_fiber(0);)
 }

@@ -1,4 +1,4 @@
-#include "common/comm/nccl/stream_spans.h"
+#include "common/core/cuda/stream_spans.h"
 
 #include <algorithm>
 
@@ -19,6 +19,10 @@ struct StreamSpan {
   }
 };
 
+StreamSpans::~StreamSpans() {
+  if (trace_) trace_->remove_source(hand_in_);
+}
+
 // Differences of events come as a float of milliseconds, and the device's clock need not run exactly like the host's: a
 // base serves for a second.
 std::shared_ptr<StreamSpans::Base> StreamSpans::base() {
@@ -35,6 +39,10 @@ std::shared_ptr<StreamSpans::Base> StreamSpans::base() {
 
 StreamSpans::Span StreamSpans::begin(Trace* trace, std::string_view row, std::string_view name, std::int64_t bytes) {
   if (!trace || !trace->enabled()) return nullptr;
+  if (!trace_) {
+    trace_ = trace;
+    hand_in_ = trace->add_source([this] { collect(true); });
+  }
   auto span = std::make_shared<StreamSpan>();
   span->trace = trace;
   span->event = {std::string(name), std::string(row), 0, 0, bytes};
