@@ -74,7 +74,7 @@ void train(Communicator& world, Options options) {
   model.set_trace(&trace);
   model.allocate();
   if (settings.init_from.empty()) {
-    model.initialize(settings.seed);
+    model.initialize(settings.seed, settings.threads.value());
   } else {
     load_weights(model, settings.init_from);
   }

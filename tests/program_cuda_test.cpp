@@ -47,6 +47,8 @@ TEST_F(cuda_Program, EveryCommunicatorGivesTheNumbersOfOneCpuProcess) {
     const ProcessResult mpi = run("mpi", on_mpi(2), {"--device", "cuda", "--comm", "mpi"});
     EXPECT_TRUE(mentions(mpi.out, {"mpi through host memory"}));
     expect_same_numbers("mpi", "cpu");
+    run("auto", on_mpi(2), {"--device", "cuda"});
+    expect_same_numbers("auto", "cpu");
   }
   for (const int ranks : {2, 4}) {
     if (!has_devices(ranks)) continue;
@@ -86,6 +88,12 @@ TEST_F(cuda_Program, RefusesWhatGpusCannotDo) {
     EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
   };
   refused(on_threads(2), {"--dtype", "float64"}, {"--dtype float64", "--device cpu"});
+  refused(on_threads(2), {"--head-dim", "258"}, {"--head-dim 256", "258", "--device cpu"});
+  if (has_mpi() && cuda_backend().is_simulated()) {
+    const ProcessResult result = run_process(on_mpi(2) + small_model(text_) + Words{"--device", "cuda", "--comm", "nccl"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_TRUE(mentions(result.err, {"--comm nccl --ranks 2", "--comm mpi"}));
+  }
   // Two ranks that see one device: NCCL needs one each.
   const ProcessOptions one_device = {.environment = {{"SIMULATED_CUDA_DEVICES", "1"}, {"CUDA_VISIBLE_DEVICES", "0"}}};
   refused(on_threads(2), {"--comm", "nccl"}, {"rank", "--comm mpi"}, one_device);

@@ -27,7 +27,8 @@ std::byte* host_slab(std::size_t bytes) {
 }  // namespace
 
 Arena::Arena()
-    : Arena(SlabSource{host_slab, [](std::byte* slab, std::size_t bytes) { ::munmap(slab, bytes); }, std::size_t{32} << 20}) {}
+    : Arena(SlabSource{host_slab, [](std::byte* slab, std::size_t bytes) { ::munmap(slab, bytes); }, std::size_t{32} << 20,
+                       "the system"}) {}
 
 Arena::~Arena() {
   for (auto [address, bytes] : slabs_) source_.put_back(address, bytes);
@@ -47,7 +48,7 @@ std::byte* Arena::allocate(std::size_t bytes) {
       bytes_of_slab = round_up(size, huge_page);
       slab = source_.get(bytes_of_slab);
     }
-    require(slab, "out of memory: the system has no {} bytes more (in use: {})", bytes_of_slab, held);
+    require(slab, "out of memory: {} has no {} bytes more (in use: {})", source_.owner, bytes_of_slab, held);
     slabs_.emplace_back(slab, bytes_of_slab);
     insert_free(slab, bytes_of_slab);
     best = free_by_size_.lower_bound({size, nullptr});

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct SlabSource {
   std::function<std::byte*(std::size_t bytes)> get;                 ///< null if there is no more
   std::function<void(std::byte* slab, std::size_t bytes)> put_back; ///< must not throw
   std::size_t smallest = 0;                                         ///< bytes of the first slab
+  std::string_view owner;                                           ///< whose memory it is, for messages
 };
 
 /// Memory of the host or of a GPU, whose bytes the arena itself never touches. Blocks are aligned to 256 bytes. Not

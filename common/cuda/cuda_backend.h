@@ -18,6 +18,10 @@ class CudaBackend {
   virtual int device_count() = 0;
   /// Why device_count() is 0, in a sentence.
   virtual std::string why_no_device() = 0;
+  /// Whether devices are simulated by the CPU. Their NCCL connects threads of one process only.
+  virtual bool is_simulated() = 0;
+  /// The most columns that a head of attention may have.
+  virtual Index largest_head_size() = 0;
   /// Bytes that device `ordinal` has in all.
   virtual Index device_memory(int ordinal) = 0;
   /// Operations on device `ordinal`, whose Device they own.

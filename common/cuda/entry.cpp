@@ -5,6 +5,7 @@
 #include "common/comm/staged/staged_communicator.h"
 #include "common/core/cuda/cuda_device.h"
 #include "common/cuda/cuda_backend.h"
+#include "common/ops/cuda/attention/attention.h"
 #include "common/ops/cuda/cuda_ops.h"
 
 namespace escalera::cuda {
@@ -39,8 +40,13 @@ class Backend final : public CudaBackend {
                          "toolkit",
                          version(driver), version(runtime));
     }
+    if (is_simulated()) return "no GPU is visible: SIMULATED_CUDA_DEVICES is 0";
     return fmt::format("no GPU is visible ({}); CUDA_VISIBLE_DEVICES hides those it does not name", cudaGetErrorString(code));
   }
+
+  bool is_simulated() override { return ESCALERA_CUDA_IS_SIMULATED; }
+
+  Index largest_head_size() override { return cuda::largest_head_size; }
 
   Index device_memory(int ordinal) override {
     cudaDeviceProp properties{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/core/thread_pool.h"
 #include "common/ops/rope_table.h"
 
 namespace escalera {
@@ -76,15 +77,19 @@ void Model::allocate() {
   }
 }
 
-void Model::initialize(std::uint64_t seed) {
+void Model::initialize(std::uint64_t seed, int threads) {
+  constexpr Index cost_of_a_value = 64;  // a normal deviate, against loading and storing an element
+  ThreadPool pool(threads);
   for (Bucket& bucket : buckets_) {
     std::vector<double> values(static_cast<std::size_t>(bucket.size), 0.0);
     for (const Parameter& parameter : bucket.parameters) {
       const InitialValues initial(parameter, seed);
-      for (Index local = 0; local < parameter.local_size(); local++) {
-        const Index global = parameter.global_index(local);
-        if (global >= 0) values[static_cast<std::size_t>(parameter.offset + local)] = initial(global);
-      }
+      pool.for_ranges(parameter.local_size(), cost_of_a_value, [&](Index begin, Index end, int) {
+        for (Index local = begin; local < end; local++) {
+          const Index global = parameter.global_index(local);
+          if (global >= 0) values[static_cast<std::size_t>(parameter.offset + local)] = initial(global);
+        }
+      });
     }
     from_host(ops_.device(), values, bucket.master);
     ops_.convert(bucket.master, bucket.weights);

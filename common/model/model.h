@@ -52,8 +52,9 @@ class Model {
 
   /// Flat buffers for weights, gradients and, in bfloat16, master weights. Gradients start at zero.
   void allocate();
-  /// Every element from (seed, name, position); the same in every layout.
-  void initialize(std::uint64_t seed);
+  /// Every element from (seed, name, position); the same in every layout. Drawn by `threads` threads, which matters for
+  /// billions.
+  void initialize(std::uint64_t seed, int threads = 1);
 
   /// What the constructor was given; attention() is the default one where the seam was null.
   /// @{

@@ -39,7 +39,7 @@ void add_machine_options(OptionTable& table, TrainOptions& options) {
   table.section("Machine");
   table.add_choice("--device", "distributed.device", options.device,
                    {{"auto", DeviceKind::automatic}, {"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}},
-                   "where the model computes; auto: on a GPU if there is one");
+                   "where the model computes; auto: on a GPU if there is one (a simulated one is only taken by name)");
   table.add_choice("--comm", "distributed.backend", options.comm,
                    {{"auto", automatic}, {"mpi", mpi}, {"nccl", nccl}, {"threads", threads}},
                    "what carries communication; auto: threads if --ranks is given, else mpi, and nccl between GPUs if each rank has "

@@ -111,7 +111,7 @@ void check_memory_of(const TrainOptions& options, double installed, Index ranks,
     for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));
   }
   require<UsageError>(needed * static_cast<double>(ranks) <= installed,
-                      "this model and batch need {:.1f} GB on each of {} ranks of this {}, which has {:.1f} GB; take a "
+                      "this model and batch need {:.3g} GB on each of {} rank(s) of this {}, which has {:.3g} GB; take a "
                       "smaller model (--model, --hidden-size, ...), --micro-batch-size or --seq-length, or fewer ranks",
                       needed / 1e9, ranks, of_what, installed / 1e9);
 }

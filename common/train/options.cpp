@@ -44,6 +44,11 @@ void resolve_device(TrainOptions& options) {
   cuda_backend();
   require<UsageError>(options.dtype != DType::float64,
                       "--device cuda computes in float32 and bfloat16; --dtype float64 needs --device cpu");
+  const Index head_size = options.model.head_size(), largest = cuda_backend().largest_head_size();
+  require<UsageError>(head_size <= largest,
+                      "--device cuda has attention for heads of up to {} columns, and the model's have {}; use --head-dim {} or "
+                      "less, or --device cpu",
+                      largest, head_size, largest);
 }
 
 void resolve_machine(TrainOptions& options, int world_size) {
@@ -51,7 +56,7 @@ void resolve_machine(TrainOptions& options, int world_size) {
   const bool threads = ranks_are_threads(options);
   options.launcher = threads ? CommKind::threads : CommKind::mpi;
   require<UsageError>(threads || !options.ranks || *options.ranks == world_size,
-                      "--ranks {} goes with --comm threads; with --comm mpi the launcher says how many ranks "
+                      "--ranks {} goes with --comm threads (or nccl); with --comm mpi the launcher says how many ranks "
                       "there are (here {}): mpirun -n {}",
                       options.ranks.value_or(1), world_size, options.ranks.value_or(1));
   options.ranks = world_size;

@@ -63,9 +63,10 @@ std::vector<ConfigurationRow> configuration(const TrainOptions& options, int ran
   std::vector<ConfigurationRow> rows = {
       {"model", describe_model(options)},
       {"parameters", grouped(parameter_count(options.model))},
-      {"ranks", fmt::format("{} ({}), {} compute thread{} each", ranks,
-                            options.launcher == CommKind::threads ? "threads of one process" : "mpi",
-                            *options.threads, plural(*options.threads))},
+      {"ranks", fmt::format("{} ({}){}", ranks, options.launcher == CommKind::threads ? "threads of one process" : "mpi",
+                            options.device == DeviceKind::cuda
+                                ? ""
+                                : fmt::format(", {} compute thread{} each", *options.threads, plural(*options.threads)))},
       {"device", fmt::format("{}, {}", device, to_string(options.dtype))},
       {"batch",
        fmt::format("{} per micro-batch x {} micro-batch{} x {} data-parallel rank{} = {} sequences", micro,

@@ -22,7 +22,12 @@ void Placement::place_on_gpus(const TrainOptions& options, Trace& trace) {
   if (world_.size() == 1) return;
 
   const bool shared = world_.sum(Index{local >= gpus}) > 0;
-  if (options.comm == CommChoice::nccl || (options.comm == CommChoice::automatic && !shared)) {
+  const bool nccl_reaches_all = !backend.is_simulated() || options.launcher == CommKind::threads;
+  require<UsageError>(options.comm != CommChoice::nccl || nccl_reaches_all,
+                      "--comm nccl: simulated NCCL connects threads of one process; without the launcher use --comm nccl "
+                      "--ranks {}, or with it --comm mpi",
+                      world_.size());
+  if (options.comm == CommChoice::nccl || (options.comm == CommChoice::automatic && !shared && nccl_reaches_all)) {
     tensors_ = backend.make_nccl_communicator(world_, *ops_);  // refuses ranks that share a GPU
     communication_ = "nccl, one GPU per rank";
   } else {

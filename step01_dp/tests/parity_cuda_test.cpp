@@ -1,9 +1,16 @@
 // Step 1 on CUDA devices, real or simulated: the same cases as on the CPU, judged by the same rule against the CPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "common/comm/launch.h"
 #include "common/cuda/cuda_backend.h"
+#include "common/optim/optimizer.h"
 #include "step01_dp/tests/parity_suite.h"
+#include "tests/simulated_cuda/include/simulated_cuda/counters.h"
+
+// Null on a real GPU.
+extern "C" __attribute__((weak)) SimulatedCudaCounters simulated_cuda_counters(void);
 
 namespace escalera {
 namespace {
@@ -113,6 +120,39 @@ TEST_P(CudaPath, AFaultIsFarOutsideTheTolerance) {
   const int code = launch_on_devices(2, GetParam(), [&](Communicator& group, Ops& ops) { run_case(group, ops, test); });
   EXPECT_EQ(code, 1);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
+}
+
+// cudaMalloc waits for the device: once the arena has what a step needs, a step must not call it.
+TEST(cuda_Step, AllocatesNothingAfterTheFirst) {
+  if (!find_cuda().backend) GTEST_SKIP() << find_cuda().missing;
+  if (!simulated_cuda_counters) GTEST_SKIP() << "only simulated CUDA counts allocations";
+  const std::unique_ptr<Ops> ops = cuda_backend().make_ops(0);
+  const ModelConfig config = parity_model(true);
+  Model model(*ops, config, {DType::bfloat16, Recompute::selective, 0}, Stage::whole(config));
+  model.allocate();
+  initialize_rounded(model, 1, DType::bfloat16);
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(*ops, model.buckets(), {});
+  const ParityBatch batch(config, 0);
+  const std::vector<std::int32_t> positions = model.attention().positions(batch.length);
+  unsigned long allocations = 0, launches = 0;
+  for (int step = 0; step < 3; step++) {
+    model.begin_step(2);
+    for (const Index first : {Index{0}, Index{4}}) {
+      const MicroBatch micro_batch = batch.micro_batch(first, 4, positions);
+      InFlight in_flight;
+      model.forward({}, micro_batch, in_flight);
+      model.backward({}, micro_batch, in_flight, first > 0);
+    }
+    optimizer->update(1e-3, clip_factor(std::sqrt(model.squared_gradient_norm()), 1.0));
+    const SimulatedCudaCounters counters = simulated_cuda_counters();
+    if (step == 0) {
+      EXPECT_GT(counters.allocations, 0U);
+      allocations = counters.allocations;
+    }
+    EXPECT_EQ(counters.allocations, allocations) << "in step " << step + 1;
+    EXPECT_GT(counters.kernel_launches, launches);
+    launches = counters.kernel_launches;
+  }
 }
 
 }  // namespace

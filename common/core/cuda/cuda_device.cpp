@@ -41,7 +41,7 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
 CudaDevice::CudaDevice(int ordinal)
     : ordinal_(checked(ordinal)),
       name_(fmt::format("cuda:{}", ordinal)),
-      arena_({device_slab, [](std::byte* slab, std::size_t) { cudaFree(slab); }, smallest_slab}) {}
+      arena_({device_slab, [](std::byte* slab, std::size_t) { cudaFree(slab); }, smallest_slab, "the GPU"}) {}
 
 CudaDevice::~CudaDevice() {
   cudaSetDevice(ordinal_);

@@ -39,13 +39,17 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
   simulated_cuda::copy_async(shared, global, BYTES, inside ? BYTES : 0);
 }
 
-__device__ __forceinline__ void commit_copies() { simulated_cuda::commit_copies(); }
+__device__ __forceinline__ void commit_copies() {
+  simulated_cuda::commit_copies();
+}
 
 template <int PENDING>
 __device__ __forceinline__ void wait_copies() {
   simulated_cuda::wait_copies(PENDING);
 }
 
-__device__ __forceinline__ float exp2_fast(float x) { return std::exp2(x); }
+__device__ __forceinline__ float exp2_fast(float x) {
+  return std::exp2(x);
+}
 
 }  // namespace escalera::cuda

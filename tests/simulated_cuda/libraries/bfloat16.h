@@ -8,7 +8,9 @@
 
 namespace simulated_cuda {
 
-inline float from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+inline float from_bfloat16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 /// To the nearest, ties to even; every NaN becomes the same one.
 inline std::uint16_t to_bfloat16(float value) {

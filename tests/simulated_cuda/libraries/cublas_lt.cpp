@@ -63,9 +63,15 @@ cublasStatus_t set(T& member, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-MatmulDescription& of(cublasLtMatmulDesc_t description) { return *reinterpret_cast<MatmulDescription*>(description); }
-Layout& of(cublasLtMatrixLayout_t layout) { return *reinterpret_cast<Layout*>(layout); }
-Preference& of(cublasLtMatmulPreference_t preference) { return *reinterpret_cast<Preference*>(preference); }
+MatmulDescription& of(cublasLtMatmulDesc_t description) {
+  return *reinterpret_cast<MatmulDescription*>(description);
+}
+Layout& of(cublasLtMatrixLayout_t layout) {
+  return *reinterpret_cast<Layout*>(layout);
+}
+Preference& of(cublasLtMatmulPreference_t preference) {
+  return *reinterpret_cast<Preference*>(preference);
+}
 
 void check_compute_type(std::int32_t type) {
   switch (type) {
@@ -82,7 +88,9 @@ void check_compute_type(std::int32_t type) {
   }
 }
 
-std::size_t bytes_of(std::uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
+std::size_t bytes_of(std::uint32_t type) {
+  return type == CUDA_R_32F ? 4 : 2;
+}
 
 bool sound(const Layout& layout) {
   const std::uint64_t shortest = layout.order == CUBLASLT_ORDER_ROW ? layout.columns : layout.rows;
@@ -98,14 +106,16 @@ struct Product {
 
   Product(const MatmulDescription& description, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
     check_compute_type(description.compute_type);
-    if (description.epilogue != CUBLASLT_EPILOGUE_DEFAULT) fail("cuBLASLt: epilogue %u is not simulated", description.epilogue);
+    if (description.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+      fail("cuBLASLt: epilogue %u is not simulated", description.epilogue);
     if (description.pointer_mode != CUBLASLT_POINTER_MODE_HOST) fail("cuBLASLt: alpha and beta have to be on the host here");
     const bool turn_a = description.transpose_a != CUBLAS_OP_N, turn_b = description.transpose_b != CUBLAS_OP_N;
     m = turn_a ? a.columns : a.rows;
     k = turn_a ? a.rows : a.columns;
     n = turn_b ? b.rows : b.columns;
-    const bool sizes = (turn_b ? b.columns : b.rows) == k && c.rows == m && c.columns == n && d.rows == m && d.columns == n &&
-                       a.batch_count == d.batch_count && b.batch_count == d.batch_count && c.batch_count == d.batch_count;
+    const bool sizes = (turn_b ? b.columns : b.rows) == k && c.rows == m && c.columns == n && d.rows == m &&
+                       d.columns == n && a.batch_count == d.batch_count && b.batch_count == d.batch_count &&
+                       c.batch_count == d.batch_count;
     if (!sound(a) || !sound(b) || !sound(c) || !sound(d) || !sizes) {
       status = CUBLAS_STATUS_INVALID_VALUE;
       return;
@@ -133,16 +143,19 @@ struct Extent {
     const bool by_rows = layout.order == CUBLASLT_ORDER_ROW;
     const std::uint64_t lines = by_rows ? layout.rows : layout.columns, length = by_rows ? layout.columns : layout.rows;
     const std::uint64_t one = (lines - 1) * static_cast<std::uint64_t>(layout.leading_dimension) + length;
-    const std::uint64_t all = static_cast<std::uint64_t>(layout.batch_count - 1) * static_cast<std::uint64_t>(layout.batch_stride) + one;
+    const std::uint64_t all =
+        static_cast<std::uint64_t>(layout.batch_count - 1) * static_cast<std::uint64_t>(layout.batch_stride) + one;
     begin = bits(untagged(data));
     end = begin + all * bytes_of(layout.type);
   }
   bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
 
-void check_operand(const char* name, const void* data, const Extent& extent, std::size_t element, std::uint32_t alignment, int device) {
+void check_operand(const char* name, const void* data, const Extent& extent, std::size_t element, std::uint32_t alignment,
+                   int device) {
   if (!is_tagged(data)) fail("cublasLtMatmul: %s, %p, is no device pointer", name, data);
-  if (device_of(data) != device) fail("cublasLtMatmul on device %d: %s is in memory of device %d", device, name, device_of(data));
+  if (device_of(data) != device)
+    fail("cublasLtMatmul on device %d: %s is in memory of device %d", device, name, device_of(data));
   const auto allocation = memory_map().find(extent.begin);
   if (!allocation) fail("cublasLtMatmul: %s, %p, points to no allocation", name, data);
   if (!allocation->live) fail("cublasLtMatmul: %s, %p, was freed", name, data);
@@ -152,9 +165,10 @@ void check_operand(const char* name, const void* data, const Extent& extent, std
   }
   if (extent.begin % element != 0) fail("cublasLtMatmul: %s, %p, is not aligned to its elements", name, data);
   if (alignment != 0 && extent.begin % alignment != 0) {
-    fail("cublasLtMatmul: %s, %p, is not aligned to the %u bytes that were promised to the heuristic "
-         "(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_%s_BYTES)",
-         name, data, alignment, name);
+    fail(
+        "cublasLtMatmul: %s, %p, is not aligned to the %u bytes that were promised to the heuristic "
+        "(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_%s_BYTES)",
+        name, data, alignment, name);
   }
 }
 
@@ -179,19 +193,24 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
-std::size_t cublasLtGetCudartVersion() { return CUDART_VERSION; }
+std::size_t cublasLtGetVersion() {
+  return CUBLAS_VERSION;
+}
+std::size_t cublasLtGetCudartVersion() {
+  return CUDART_VERSION;
+}
 
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, std::size_t bytes, cublasComputeType_t compute,
-                                               cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, std::size_t bytes,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
   if (bytes < sizeof(cublasLtMatmulDescOpaque_t)) return CUBLAS_STATUS_ALLOC_FAILED;
   check_compute_type(compute);
-  new (description) MatmulDescription{compute,     scale, CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N,
-                                      CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT};
+  new (description)
+      MatmulDescription{compute, scale, CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT};
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   *description = new cublasLtMatmulDescOpaque_t{};
   return cublasLtMatmulDescInit_internal(*description, sizeof **description, compute, scale);
 }
@@ -205,13 +224,20 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, 
                                               const void* value, std::size_t bytes) {
   MatmulDescription& own = of(description);
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return set(own.compute_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE: return set(own.scale_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return set(own.pointer_mode, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(own.transpose_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(own.transpose_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(own.epilogue, value, bytes);
-    default: fail("cublasLtMatmulDescSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
+    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE:
+      return set(own.compute_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SCALE_TYPE:
+      return set(own.scale_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+      return set(own.pointer_mode, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(own.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(own.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(own.epilogue, value, bytes);
+    default:
+      fail("cublasLtMatmulDescSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
   }
 }
 
@@ -237,14 +263,22 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
                                                 const void* value, std::size_t bytes) {
   Layout& own = of(layout);
   switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE: return set(own.type, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER: return set(own.order, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS: return set(own.rows, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_COLS: return set(own.columns, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_LD: return set(own.leading_dimension, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set(own.batch_count, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set(own.batch_stride, value, bytes);
-    default: fail("cublasLtMatrixLayoutSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
+    case CUBLASLT_MATRIX_LAYOUT_TYPE:
+      return set(own.type, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER:
+      return set(own.order, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS:
+      return set(own.rows, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_COLS:
+      return set(own.columns, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_LD:
+      return set(own.leading_dimension, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return set(own.batch_count, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return set(own.batch_stride, value, bytes);
+    default:
+      fail("cublasLtMatrixLayoutSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
   }
 }
 
@@ -269,15 +303,22 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     std::size_t bytes) {
   Preference& own = of(preference);
   switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(own.workspace_bytes, value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set(own.alignment[0], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set(own.alignment[1], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return set(own.alignment[2], value, bytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return set(own.alignment[3], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(own.workspace_bytes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return set(own.alignment[0], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return set(own.alignment[1], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return set(own.alignment[2], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return set(own.alignment[3], value, bytes);
     case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-    case CUBLASLT_MATMUL_PREF_IMPL_MASK: return value ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-    default: fail("cublasLtMatmulPreferenceSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
+    case CUBLASLT_MATMUL_PREF_IMPL_MASK:
+      return value ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    default:
+      fail("cublasLtMatmulPreferenceSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
   }
 }
 
@@ -305,10 +346,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
-                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algo, void* workspace, std::size_t workspace_bytes,
-                              cudaStream_t stream_handle) {
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t stream_handle) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   const Layout layouts[4] = {of(a_layout), of(b_layout), of(c_layout), of(d_layout)};
   const Product product(of(description), layouts[0], layouts[1], layouts[2], layouts[3]);
@@ -318,7 +359,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     fail("cublasLtMatmul: the handle is of device %d, the stream of device %d", handle->device, stream->device());
   }
   if (handle->device != current_ordinal()) {
-    fail("cublasLtMatmul: the handle is of device %d, but the calling thread's current device is %d", handle->device, current_ordinal());
+    fail("cublasLtMatmul: the handle is of device %d, but the calling thread's current device is %d", handle->device,
+         current_ordinal());
   }
 
   Algorithm algorithm{};
@@ -341,7 +383,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (i < 2 && extent.overlaps(result)) fail("cublasLtMatmul: D overlaps %s", names[i]);
   }
   if (scales[1] != 0.0f && c != d && Extent(c, layouts[2]).overlaps(result)) fail("cublasLtMatmul: D overlaps C in part");
-  if (layouts[3].batch_count > 1 && layouts[3].batch_stride == 0) fail("cublasLtMatmul: all batches of D lie at one address");
+  if (layouts[3].batch_count > 1 && layouts[3].batch_stride == 0)
+    fail("cublasLtMatmul: all batches of D lie at one address");
   if (algorithm.workspace_bytes > 0) {
     Extent space(d, layouts[3]);
     space.begin = bits(untagged(workspace));
@@ -365,17 +408,29 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default: return "another cuBLAS status";
+    case CUBLAS_STATUS_SUCCESS:
+      return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+      return "another cuBLAS status";
   }
 }
 
-const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
-const char* cublasGetStatusName(cublasStatus_t status) { return cublasLtGetStatusName(status); }
-const char* cublasGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return cublasLtGetStatusName(status);
+}
+const char* cublasGetStatusName(cublasStatus_t status) {
+  return cublasLtGetStatusName(status);
+}
+const char* cublasGetStatusString(cublasStatus_t status) {
+  return cublasLtGetStatusName(status);
+}
 
 }  // extern "C"

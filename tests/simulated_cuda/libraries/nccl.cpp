@@ -77,7 +77,8 @@ bool is_ordered_error(int rank, std::uint64_t call) {
 /// The calls that one rank has made in a group on one communicator. They start together.
 class NcclTask final : public Task {
  public:
-  NcclTask(std::shared_ptr<NcclWorld> world, std::shared_ptr<Member> member, std::vector<std::shared_ptr<NcclOperation>> calls)
+  NcclTask(std::shared_ptr<NcclWorld> world, std::shared_ptr<Member> member,
+           std::vector<std::shared_ptr<NcclOperation>> calls)
       : world_(std::move(world)), member_(std::move(member)) {
     for (auto& call : calls) {
       const NcclSeat seat = world_->announce(member_->rank, call);
@@ -214,11 +215,13 @@ ncclResult_t add(ncclComm* comm, cudaStream_t handle, NcclOperation operation) {
   if (!comm) return refuse(ncclInvalidArgument, "the communicator is null");
   if (comm->failure != ncclSuccess) return refuse(comm->failure, "the communicator has failed before");
   if (!comm->steps.empty()) {
-    return refuse(ncclInvalidArgument, "the communicator's last operation is still in progress: ask ncclCommGetAsyncError first");
+    return refuse(ncclInvalidArgument,
+                  "the communicator's last operation is still in progress: ask ncclCommGetAsyncError first");
   }
   const int size = comm->world->size(), rank = comm->member->rank;
   if (operation.root < 0 || operation.root >= size) return refuse(ncclInvalidArgument, "there is no such root");
-  if (operation.is_transfer() && (operation.peer < 0 || operation.peer >= size)) return refuse(ncclInvalidArgument, "there is no such peer");
+  if (operation.is_transfer() && (operation.peer < 0 || operation.peer >= size))
+    return refuse(ncclInvalidArgument, "there is no such peer");
   operation.call = ++comm->calls;
   const std::shared_ptr<Stream> stream = stream_of(handle);
   if (stream->device() != comm->device) {
@@ -248,7 +251,9 @@ std::shared_ptr<NcclWorld> world_of(const ncclUniqueId& id, int size) {
   return found->second->size() == size ? found->second : nullptr;
 }
 
-bool blocks(const ncclConfig_t* config) { return !config || config->blocking != 0; }
+bool blocks(const ncclConfig_t* config) {
+  return !config || config->blocking != 0;
+}
 
 }  // namespace
 
@@ -273,8 +278,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId i
   const Device* device = current_device();
   if (!device) return refuse(ncclUnhandledCudaError, "there is no CUDA device");
   const std::shared_ptr<NcclWorld> world = world_of(id, size);
-  if (!world) return refuse(ncclInvalidArgument, "the unique id comes from no ncclGetUniqueId, or was used with another number of ranks");
-  if (!world->join(rank, device->ordinal())) return refuse(ncclInvalidArgument, "this rank has joined with this unique id before");
+  if (!world)
+    return refuse(ncclInvalidArgument,
+                  "the unique id comes from no ncclGetUniqueId, or was used with another number of ranks");
+  if (!world->join(rank, device->ordinal()))
+    return refuse(ncclInvalidArgument, "this rank has joined with this unique id before");
   auto* comm = new ncclComm;
   comm->world = world;
   comm->member->rank = rank;
@@ -386,19 +394,30 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
 
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-    default: return "unknown result code";
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
   }
 }
 
-const char* ncclGetLastError(ncclComm_t) { return last_words.c_str(); }
+const char* ncclGetLastError(ncclComm_t) {
+  return last_words.c_str();
+}
 
 ncclResult_t ncclGroupStart() {
   ++group.depth;
@@ -415,8 +434,8 @@ ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, n
   return add(comm, stream, {NcclKind::all_reduce, input, output, count, type, reduce});
 }
 
-ncclResult_t ncclReduce(const void* input, void* output, std::size_t count, ncclDataType_t type, ncclRedOp_t reduce, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduce(const void* input, void* output, std::size_t count, ncclDataType_t type, ncclRedOp_t reduce,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, {NcclKind::reduce, input, output, count, type, reduce, root});
 }
 
@@ -430,16 +449,18 @@ ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, n
   return add(comm, stream, {NcclKind::all_gather, input, output, count, type});
 }
 
-ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
   return add(comm, stream, {NcclKind::broadcast, input, output, count, type, ncclSum, root});
 }
 
-ncclResult_t ncclBcast(void* buffer, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBcast(void* buffer, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream) {
   return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
 
-ncclResult_t ncclSend(const void* input, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* input, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return add(comm, stream, {NcclKind::send, input, nullptr, count, type, ncclSum, 0, peer});
 }
 

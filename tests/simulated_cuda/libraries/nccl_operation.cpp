@@ -16,13 +16,20 @@ namespace {
 
 const char* name_of(NcclKind kind) {
   switch (kind) {
-    case NcclKind::all_reduce: return "ncclAllReduce";
-    case NcclKind::reduce: return "ncclReduce";
-    case NcclKind::reduce_scatter: return "ncclReduceScatter";
-    case NcclKind::all_gather: return "ncclAllGather";
-    case NcclKind::broadcast: return "ncclBroadcast";
-    case NcclKind::send: return "ncclSend";
-    case NcclKind::recv: return "ncclRecv";
+    case NcclKind::all_reduce:
+      return "ncclAllReduce";
+    case NcclKind::reduce:
+      return "ncclReduce";
+    case NcclKind::reduce_scatter:
+      return "ncclReduceScatter";
+    case NcclKind::all_gather:
+      return "ncclAllGather";
+    case NcclKind::broadcast:
+      return "ncclBroadcast";
+    case NcclKind::send:
+      return "ncclSend";
+    case NcclKind::recv:
+      return "ncclRecv";
   }
   return "?";
 }
@@ -30,7 +37,9 @@ const char* name_of(NcclKind kind) {
 bool reduces(NcclKind kind) {
   return kind == NcclKind::all_reduce || kind == NcclKind::reduce || kind == NcclKind::reduce_scatter;
 }
-bool has_root(NcclKind kind) { return kind == NcclKind::reduce || kind == NcclKind::broadcast; }
+bool has_root(NcclKind kind) {
+  return kind == NcclKind::reduce || kind == NcclKind::broadcast;
+}
 
 struct TypeInfo {
   const char* name;
@@ -39,26 +48,41 @@ struct TypeInfo {
 
 TypeInfo info(ncclDataType_t type) {
   switch (type) {
-    case ncclInt8: return {"int8", 1};
-    case ncclUint8: return {"uint8", 1};
-    case ncclInt32: return {"int32", 4};
-    case ncclUint32: return {"uint32", 4};
-    case ncclInt64: return {"int64", 8};
-    case ncclUint64: return {"uint64", 8};
-    case ncclFloat32: return {"float32", 4};
-    case ncclFloat64: return {"float64", 8};
-    case ncclBfloat16: return {"bfloat16", 2};
-    default: fail("NCCL: data type %d is not simulated", static_cast<int>(type));
+    case ncclInt8:
+      return {"int8", 1};
+    case ncclUint8:
+      return {"uint8", 1};
+    case ncclInt32:
+      return {"int32", 4};
+    case ncclUint32:
+      return {"uint32", 4};
+    case ncclInt64:
+      return {"int64", 8};
+    case ncclUint64:
+      return {"uint64", 8};
+    case ncclFloat32:
+      return {"float32", 4};
+    case ncclFloat64:
+      return {"float64", 8};
+    case ncclBfloat16:
+      return {"bfloat16", 2};
+    default:
+      fail("NCCL: data type %d is not simulated", static_cast<int>(type));
   }
 }
 
 const char* name_of(ncclRedOp_t reduce) {
   switch (reduce) {
-    case ncclSum: return "sum";
-    case ncclProd: return "product";
-    case ncclMax: return "max";
-    case ncclMin: return "min";
-    default: fail("NCCL: reduction %d is not simulated", static_cast<int>(reduce));
+    case ncclSum:
+      return "sum";
+    case ncclProd:
+      return "product";
+    case ncclMax:
+      return "max";
+    case ncclMin:
+      return "min";
+    default:
+      fail("NCCL: reduction %d is not simulated", static_cast<int>(reduce));
   }
 }
 
@@ -68,7 +92,8 @@ struct Range {
   bool overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
 };
 
-void check_buffer(const NcclOperation& operation, const char* which, const void* pointer, std::size_t bytes, int rank, int device) {
+void check_buffer(const NcclOperation& operation, const char* which, const void* pointer, std::size_t bytes, int rank,
+                  int device) {
   const auto reject = [&](const char* why) {
     fail("NCCL: rank %d, %s: the %s buffer %p %s", rank, describe(operation).c_str(), which, pointer, why);
   };
@@ -85,18 +110,26 @@ void check_buffer(const NcclOperation& operation, const char* which, const void*
 /// Elements that the rank's input and output have.
 std::size_t input_elements(const NcclOperation& operation, int rank, int ranks) {
   switch (operation.kind) {
-    case NcclKind::reduce_scatter: return operation.count * static_cast<std::size_t>(ranks);
-    case NcclKind::broadcast: return rank == operation.root ? operation.count : 0;
-    case NcclKind::recv: return 0;
-    default: return operation.count;
+    case NcclKind::reduce_scatter:
+      return operation.count * static_cast<std::size_t>(ranks);
+    case NcclKind::broadcast:
+      return rank == operation.root ? operation.count : 0;
+    case NcclKind::recv:
+      return 0;
+    default:
+      return operation.count;
   }
 }
 std::size_t output_elements(const NcclOperation& operation, int rank, int ranks) {
   switch (operation.kind) {
-    case NcclKind::all_gather: return operation.count * static_cast<std::size_t>(ranks);
-    case NcclKind::reduce: return rank == operation.root ? operation.count : 0;
-    case NcclKind::send: return 0;
-    default: return operation.count;
+    case NcclKind::all_gather:
+      return operation.count * static_cast<std::size_t>(ranks);
+    case NcclKind::reduce:
+      return rank == operation.root ? operation.count : 0;
+    case NcclKind::send:
+      return 0;
+    default:
+      return operation.count;
   }
 }
 
@@ -123,7 +156,8 @@ void reduce_elements(const std::vector<std::shared_ptr<NcclOperation>>& calls, s
                      const std::vector<void*>& outputs, Load load, Store store) {
   using Sum = decltype(load(Element{}));
   const ncclRedOp_t reduce = calls[0]->reduce;
-  for (const auto& call : calls) tsan_read(static_cast<const Element*>(untagged(call->input)) + first, count * sizeof(Element));
+  for (const auto& call : calls)
+    tsan_read(static_cast<const Element*>(untagged(call->input)) + first, count * sizeof(Element));
   for (void* output : outputs) tsan_write(output, count * sizeof(Element));
   Sum sum[chunk];
   for (std::size_t begin = 0; begin < count; begin += chunk) {
@@ -150,16 +184,26 @@ void reduce_range(const std::vector<std::shared_ptr<NcclOperation>>& calls, std:
     reduce_elements<Element>(calls, first, count, outputs, same, same);
   };
   switch (calls[0]->type) {
-    case ncclInt8: return plainly(std::int8_t{});
-    case ncclUint8: return plainly(std::uint8_t{});
-    case ncclInt32: return plainly(std::int32_t{});
-    case ncclUint32: return plainly(std::uint32_t{});
-    case ncclInt64: return plainly(std::int64_t{});
-    case ncclUint64: return plainly(std::uint64_t{});
-    case ncclFloat32: return plainly(float{});
-    case ncclFloat64: return plainly(double{});
-    case ncclBfloat16: return reduce_elements<std::uint16_t>(calls, first, count, outputs, from_bfloat16, to_bfloat16);
-    default: fail("NCCL: data type %d cannot be reduced here", static_cast<int>(calls[0]->type));
+    case ncclInt8:
+      return plainly(std::int8_t{});
+    case ncclUint8:
+      return plainly(std::uint8_t{});
+    case ncclInt32:
+      return plainly(std::int32_t{});
+    case ncclUint32:
+      return plainly(std::uint32_t{});
+    case ncclInt64:
+      return plainly(std::int64_t{});
+    case ncclUint64:
+      return plainly(std::uint64_t{});
+    case ncclFloat32:
+      return plainly(float{});
+    case ncclFloat64:
+      return plainly(double{});
+    case ncclBfloat16:
+      return reduce_elements<std::uint16_t>(calls, first, count, outputs, from_bfloat16, to_bfloat16);
+    default:
+      fail("NCCL: data type %d cannot be reduced here", static_cast<int>(calls[0]->type));
   }
 }
 
@@ -170,7 +214,8 @@ void move(void* to, const void* from, std::size_t bytes) {
 }  // namespace
 
 std::string describe(const NcclOperation& operation) {
-  std::string text = std::string(name_of(operation.kind)) + " of " + std::to_string(operation.count) + " " + info(operation.type).name;
+  std::string text =
+      std::string(name_of(operation.kind)) + " of " + std::to_string(operation.count) + " " + info(operation.type).name;
   if (reduces(operation.kind)) text += std::string(" (") + name_of(operation.reduce) + ")";
   if (has_root(operation.kind)) text += " with root " + std::to_string(operation.root);
   if (operation.kind == NcclKind::send) text += " to rank " + std::to_string(operation.peer);
@@ -181,7 +226,8 @@ std::string describe(const NcclOperation& operation) {
 void check_buffers(const NcclOperation& operation, int rank, int ranks, int device) {
   const std::size_t element = info(operation.type).bytes;
   if (reduces(operation.kind)) name_of(operation.reduce);
-  const std::size_t in = input_elements(operation, rank, ranks) * element, out = output_elements(operation, rank, ranks) * element;
+  const std::size_t in = input_elements(operation, rank, ranks) * element,
+                    out = output_elements(operation, rank, ranks) * element;
   if (in > 0) check_buffer(operation, "send", operation.input, in, rank, device);
   if (out > 0) check_buffer(operation, "receive", operation.output, out, rank, device);
   if (in == 0 || out == 0) return;
@@ -199,7 +245,8 @@ void check_buffers(const NcclOperation& operation, int rank, int ranks, int devi
 bool fit(const NcclOperation& one, const NcclOperation& other) {
   if (one.count != other.count || one.type != other.type) return false;
   if (one.is_transfer()) return other.is_transfer();
-  return one.kind == other.kind && (!reduces(one.kind) || one.reduce == other.reduce) && (!has_root(one.kind) || one.root == other.root);
+  return one.kind == other.kind && (!reduces(one.kind) || one.reduce == other.reduce) &&
+         (!has_root(one.kind) || one.root == other.root);
 }
 
 void perform(const std::vector<std::shared_ptr<NcclOperation>>& calls) {
@@ -215,7 +262,8 @@ void perform(const std::vector<std::shared_ptr<NcclOperation>>& calls) {
     case NcclKind::reduce:
       return reduce_range(calls, 0, count, {untagged(calls[static_cast<std::size_t>(first.root)]->output)});
     case NcclKind::reduce_scatter:
-      for (std::size_t rank = 0; rank < calls.size(); ++rank) reduce_range(calls, rank * count, count, {untagged(calls[rank]->output)});
+      for (std::size_t rank = 0; rank < calls.size(); ++rank)
+        reduce_range(calls, rank * count, count, {untagged(calls[rank]->output)});
       return;
     case NcclKind::all_gather:
       for (const auto& call : calls) {

@@ -20,8 +20,8 @@ struct NcclOperation {
   std::size_t count = 0;  // the caller's
   ncclDataType_t type{};
   ncclRedOp_t reduce = ncclSum;
-  int root = 0;   // of reduce and broadcast
-  int peer = -1;  // of send and recv
+  int root = 0;            // of reduce and broadcast
+  int peer = -1;           // of send and recv
   std::uint64_t call = 0;  // the rank's operations on this communicator, counted from 1
   bool done = false;
 

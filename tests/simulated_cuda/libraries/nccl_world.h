@@ -84,8 +84,8 @@ class NcclWorld {
   std::vector<int> devices_;  // by rank; -1: has not joined
   std::vector<bool> left_, withdrawn_;
   int joined_ = 0;
-  std::vector<std::uint64_t> collectives_;                             // called, by rank
-  std::map<std::pair<int, int>, std::uint64_t> sends_, receives_;     // called, by sender and receiver
+  std::vector<std::uint64_t> collectives_;                         // called, by rank
+  std::map<std::pair<int, int>, std::uint64_t> sends_, receives_;  // called, by sender and receiver
   std::map<NcclMeetingPlace, Meeting> meetings_;
   std::map<std::uint64_t, std::vector<SplitRequest>> splits_;
 };

@@ -88,7 +88,9 @@ BlockExecutor& BlockExecutor::of_this_thread() {
   return *own;
 }
 
-BlockExecutor* BlockExecutor::running() { return running_executor; }
+BlockExecutor* BlockExecutor::running() {
+  return running_executor;
+}
 
 // ---- Blocks --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,8 @@ void BlockExecutor::start_block(std::uint64_t block) {
   current_ = 0;
   // What nobody has written is NaN, and was not left by the last block.
   std::memset(current_thread.dynamic_shared, 0xff, grid_.dynamic_shared_bytes);
-  for (const SharedVariable& variable : symbols_->shared) std::memset(static_shared_ + variable.offset, 0xff, variable.bytes);
+  for (const SharedVariable& variable : symbols_->shared)
+    std::memset(static_shared_ + variable.offset, 0xff, variable.bytes);
 }
 
 // ---- Which thread runs ---------------------------------------------------------------------------------------------
@@ -348,15 +351,18 @@ void BlockExecutor::release_barrier() {
 void BlockExecutor::collective(unsigned mask, void* value, const WarpOperation& operation, std::source_location where) {
   const unsigned lane = current_ % 32, bit = 1u << lane;
   Warp& warp = warp_[current_ / 32];
-  if (!(mask & bit)) fail("lane %u calls %s at %s, but is not in its mask %08x", lane, operation.name, place(where).c_str(), mask);
+  if (!(mask & bit))
+    fail("lane %u calls %s at %s, but is not in its mask %08x", lane, operation.name, place(where).c_str(), mask);
   Collective* mine = nullptr;
   for (Collective& other : warp.open) {
     if (!(other.mask & mask)) continue;
     if (other.mask != mask || other.operation->run != operation.run ||
         (operation.one_site && !same_place(other.where, where))) {
-      fail("divergent warp: lane %u is in %s with mask %08x at %s, but lanes %08x of its warp wait in %s with mask %08x at %s",
-           lane, operation.name, mask, place(where).c_str(), other.arrived, other.operation->name, other.mask,
-           place(other.where).c_str());
+      fail(
+          "divergent warp: lane %u is in %s with mask %08x at %s, but lanes %08x of its warp wait in %s with mask %08x at "
+          "%s",
+          lane, operation.name, mask, place(where).c_str(), other.arrived, other.operation->name, other.mask,
+          place(other.where).c_str());
     }
     mine = &other;
   }
@@ -417,11 +423,8 @@ void BlockExecutor::copy_async(void* shared, const void* global, int bytes, int 
   count(counters().shared_copy_bytes, static_cast<unsigned long>(source_bytes));
   if (bytes == 16) count_bank_conflicts(shared);
   const Copy copy{shared, global, bytes, source_bytes};
-  if (early_copies_) {
-    land(copy);
-  } else {
-    copies_[current_].copies.push_back(copy);
-  }
+  if (early_copies_) land(copy);
+  copies_[current_].copies.push_back(copy);  // also if it has landed: whoever does not wait for it is wrong all the same
 }
 
 // The n-th copy of each of 8 consecutive lanes makes one wavefront, if all go to different banks.
@@ -444,7 +447,9 @@ void BlockExecutor::wait_copies(int pending) {
   PendingCopies& own = copies_[current_];
   while (own.group_ends.size() - own.groups_landed > static_cast<std::size_t>(pending)) {
     const std::size_t end = own.group_ends[own.groups_landed++];
-    for (; own.landed < end; ++own.landed) land(own.copies[own.landed]);
+    for (; own.landed < end; ++own.landed) {
+      if (!early_copies_) land(own.copies[own.landed]);
+    }
   }
   if (own.groups_landed == own.group_ends.size() && own.landed == own.copies.size()) {
     own.copies.clear();
@@ -484,7 +489,11 @@ void warp_collective(unsigned mask, void* value, const WarpOperation& operation,
 void copy_async(void* shared, const void* global, int bytes, int source_bytes) {
   executor("copy_async").copy_async(shared, global, bytes, source_bytes);
 }
-void commit_copies() { executor("commit_copies").commit_copies(); }
-void wait_copies(int pending) { executor("wait_copies").wait_copies(pending); }
+void commit_copies() {
+  executor("commit_copies").commit_copies();
+}
+void wait_copies(int pending) {
+  executor("wait_copies").wait_copies(pending);
+}
 
 }  // namespace simulated_cuda

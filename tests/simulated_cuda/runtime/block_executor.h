@@ -120,8 +120,8 @@ class __attribute__((visibility("hidden"))) BlockExecutor {
   void switch_away();
   void go_on_with(Fiber& fiber);
   static constexpr unsigned nobody = ~0u;
-  unsigned choose_next();            // the thread that runs next, or nobody
-  unsigned choose(unsigned set);     // one of the bits, by the order in force
+  unsigned choose_next();         // the thread that runs next, or nobody
+  unsigned choose(unsigned set);  // one of the bits, by the order in force
   void become(unsigned thread);
   Fiber& new_fiber();
   Fiber& fiber_of(unsigned thread);

@@ -24,7 +24,9 @@ std::deque<Device>& devices() {
   return instance;
 }
 
-bool idle(const std::shared_ptr<Stream>& stream) { return stream->reached(stream->issued()); }
+bool idle(const std::shared_ptr<Stream>& stream) {
+  return stream->reached(stream->issued());
+}
 
 }  // namespace
 
@@ -81,8 +83,12 @@ Device* current_device() {
   return device;
 }
 
-int current_ordinal() { return chosen_device; }
-void set_current_ordinal(int ordinal) { chosen_device = ordinal; }
+int current_ordinal() {
+  return chosen_device;
+}
+void set_current_ordinal(int ordinal) {
+  chosen_device = ordinal;
+}
 
 // Streams made last go first: what they read from others without waiting for them is then not there yet.
 void synchronize(Device& device) {
@@ -119,7 +125,11 @@ cudaError_t note(cudaError_t error) {
 
 extern "C" {
 
-cudaError_t cudaGetLastError() { return std::exchange(simulated_cuda::last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return simulated_cuda::last_error; }
+cudaError_t cudaGetLastError() {
+  return std::exchange(simulated_cuda::last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return simulated_cuda::last_error;
+}
 
 }  // extern "C"

@@ -9,7 +9,7 @@
 
 #include "tests/simulated_cuda/runtime/sanitizers.h"
 
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) || defined(SIMULATED_CUDA_PORTABLE_FIBERS)
 #include <ucontext.h>
 #endif
 
@@ -26,7 +26,7 @@ constexpr std::size_t guard_bytes = 4096;
 
 }  // namespace
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SIMULATED_CUDA_PORTABLE_FIBERS)
 
 // Saves what a function has to leave unchanged, changes the stack, and restores what was saved there.
 extern "C" void simulated_cuda_switch_stack(void** save, void* to);
@@ -66,8 +66,12 @@ void* prepare(char* stack, std::size_t bytes, void (*entry)()) {
   return top;
 }
 
-void switch_context(void** save, void* to) { simulated_cuda_switch_stack(save, to); }
-void* own_context() { return nullptr; }
+void switch_context(void** save, void* to) {
+  simulated_cuda_switch_stack(save, to);
+}
+void* own_context() {
+  return nullptr;
+}
 void forget_context(void*) {}
 
 }  // namespace
@@ -86,9 +90,15 @@ void* prepare(char* stack, std::size_t bytes, void (*entry)()) {
   return context;
 }
 
-void switch_context(void** save, void* to) { ::swapcontext(static_cast<ucontext_t*>(*save), static_cast<ucontext_t*>(to)); }
-void* own_context() { return new ucontext_t; }
-void forget_context(void* context) { delete static_cast<ucontext_t*>(context); }
+void switch_context(void** save, void* to) {
+  ::swapcontext(static_cast<ucontext_t*>(*save), static_cast<ucontext_t*>(to));
+}
+void* own_context() {
+  return new ucontext_t;
+}
+void forget_context(void* context) {
+  delete static_cast<ucontext_t*>(context);
+}
 
 }  // namespace
 
@@ -107,8 +117,8 @@ Fiber::Fiber() : context_(own_context()) {
 }
 
 Fiber::Fiber(void (*entry)()) : stack_bytes_(stack_bytes) {
-  void* mapping = ::mmap(nullptr, guard_bytes + stack_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapping =
+      ::mmap(nullptr, guard_bytes + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) fail("no memory for the stack of a CUDA thread");
   ::mprotect(mapping, guard_bytes, PROT_NONE);  // an overflow faults instead of spoiling the neighbour
   mapping_ = static_cast<char*>(mapping);
@@ -134,6 +144,8 @@ void Fiber::switch_to(Fiber& from, Fiber& to) {
   ON_ADDRESS_SANITIZER(__sanitizer_finish_switch_fiber(from.address_sanitizer_stack_, nullptr, nullptr);)
 }
 
-void Fiber::entered() { ON_ADDRESS_SANITIZER(__sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);) }
+void Fiber::entered() {
+  ON_ADDRESS_SANITIZER(__sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);)
+}
 
 }  // namespace simulated_cuda

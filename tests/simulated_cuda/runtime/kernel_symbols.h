@@ -28,6 +28,8 @@ struct KernelSymbols {
 /// Found once per kernel. Without a symbol table the name is an address, and no variables are known.
 const KernelSymbols& symbols_of(const void* kernel);
 
-inline const std::string& kernel_name(const void* kernel) { return symbols_of(kernel).name; }
+inline const std::string& kernel_name(const void* kernel) {
+  return symbols_of(kernel).name;
+}
 
 }  // namespace simulated_cuda

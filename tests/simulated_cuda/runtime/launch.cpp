@@ -82,8 +82,8 @@ void Launch::admit_object(void* object, std::size_t size) {
       word = admit_pointer(word);
       std::memcpy(place, &word, sizeof word);
     } else if (looks_like_host_pointer(word)) {
-      fail("launch of %s: argument %d holds, at byte %zu, the host pointer %p", kernel_name(kernel_).c_str(), arguments_, offset,
-           reinterpret_cast<const void*>(word));
+      fail("launch of %s: argument %d holds, at byte %zu, the host pointer %p", kernel_name(kernel_).c_str(), arguments_,
+           offset, reinterpret_cast<const void*>(word));
     }
   }
 }

@@ -28,12 +28,16 @@ void* obtain(std::size_t bytes) {
   std::memset(address, 0xff, bytes);
   return address;
 }
-void retire(std::uintptr_t address, std::size_t) { std::free(reinterpret_cast<void*>(address)); }
+void retire(std::uintptr_t address, std::size_t) {
+  std::free(reinterpret_cast<void*>(address));
+}
 void forget(std::uintptr_t, std::size_t) {}
 
 #else
 
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + page - 1) / page * page;
+}
 /// Memory ends, up to the alignment, where a guard page begins.
 std::size_t offset_in_pages(std::size_t bytes) {
   return whole_pages(bytes) - (bytes + alignment - 1) / alignment * alignment;
@@ -136,7 +140,8 @@ bool MemoryMap::register_host(void* address, std::size_t bytes) {
 bool MemoryMap::free(const void* address, MemoryKind kind) {
   std::lock_guard lock(mutex_);
   const auto found = allocations_.find(reinterpret_cast<std::uintptr_t>(address));
-  if (found == allocations_.end() || !found->second.live || found->second.kind != kind || found->second.registered) return false;
+  if (found == allocations_.end() || !found->second.live || found->second.kind != kind || found->second.registered)
+    return false;
   Allocation& allocation = found->second;
   if (kind == MemoryKind::pinned) {
     std::free(const_cast<void*>(address));

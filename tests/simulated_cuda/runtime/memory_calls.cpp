@@ -62,13 +62,15 @@ struct Rows {
 
 void move_rows(void* to, const void* from, const Rows& rows) {
   for (std::size_t row = 0; row < rows.height; ++row) {
-    std::memmove(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch, rows.width);
+    std::memmove(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
+                 rows.width);
   }
 }
 
 cudaError_t copy(void* to, const void* from, const Rows& rows, cudaMemcpyKind kind, cudaStream_t handle, bool blocking) {
   if (rows.width == 0 || rows.height == 0) return cudaSuccess;
-  if (rows.height > 1 && (rows.width > rows.to_pitch || rows.width > rows.from_pitch)) return note(cudaErrorInvalidPitchValue);
+  if (rows.height > 1 && (rows.width > rows.to_pitch || rows.width > rows.from_pitch))
+    return note(cudaErrorInvalidPitchValue);
   const End to_end = end_of(to, (rows.height - 1) * rows.to_pitch + rows.width);
   const End from_end = end_of(from, (rows.height - 1) * rows.from_pitch + rows.width);
   if (!fits(kind, to_end, from_end)) return note(cudaErrorInvalidValue);
@@ -78,7 +80,9 @@ cudaError_t copy(void* to, const void* from, const Rows& rows, cudaMemcpyKind ki
     // Staged: the source may change after the call. Pinned memory is read only when the stream comes to it.
     const auto staged = std::make_shared<std::vector<char>>(rows.width * rows.height);
     move_rows(staged->data(), from, {rows.width, rows.from_pitch, rows.width, rows.height});
-    done = enqueue(stream, [=] { move_rows(untagged(to), staged->data(), {rows.to_pitch, rows.width, rows.width, rows.height}); });
+    done = enqueue(stream, [=] {
+      move_rows(untagged(to), staged->data(), {rows.to_pitch, rows.width, rows.width, rows.height});
+    });
   } else {
     done = enqueue(stream, [=] { move_rows(untagged(to), untagged(from), rows); });
   }
@@ -137,7 +141,9 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return *pointer ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
 
-cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, 0);
+}
 
 cudaError_t cudaFreeHost(void* pointer) {
   if (!pointer) return cudaSuccess;
@@ -207,8 +213,11 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   return fill(to, value, bytes, bytes, 1, stream);
 }
-cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return fill(to, value, bytes, bytes, 1, nullptr); }
-cudaError_t cudaMemset2DAsync(void* to, std::size_t pitch, int value, std::size_t width, std::size_t height, cudaStream_t stream) {
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  return fill(to, value, bytes, bytes, 1, nullptr);
+}
+cudaError_t cudaMemset2DAsync(void* to, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                              cudaStream_t stream) {
   return fill(to, value, pitch, width, height, stream);
 }
 

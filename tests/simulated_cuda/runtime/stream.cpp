@@ -54,7 +54,8 @@ class WaitTask final : public Task {
 /// A task that begins after points of other streams.
 class OrderedTask final : public Task {
  public:
-  OrderedTask(std::vector<StreamPoint> after, std::unique_ptr<Task> task) : after_(std::move(after)), task_(std::move(task)) {}
+  OrderedTask(std::vector<StreamPoint> after, std::unique_ptr<Task> task)
+      : after_(std::move(after)), task_(std::move(task)) {}
   bool run() override {
     std::erase_if(after_, [](const StreamPoint& point) { return point.stream->reached(point.position); });
     return after_.empty() && task_->run();

@@ -64,11 +64,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
 
 // As on a GPU it returns at once; what is queued will still be done.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  if (!live_streams().remove(stream)) fail("cudaStreamDestroy: %p was destroyed, or never was a stream", static_cast<void*>(stream));
+  if (!live_streams().remove(stream))
+    fail("cudaStreamDestroy: %p was destroyed, or never was a stream", static_cast<void*>(stream));
   delete stream;
   return cudaSuccess;
 }
@@ -123,10 +126,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (!live_events().remove(event)) fail("cudaEventDestroy: %p was destroyed, or never was an event", static_cast<void*>(event));
+  if (!live_events().remove(event))
+    fail("cudaEventDestroy: %p was destroyed, or never was an event", static_cast<void*>(event));
   delete event;
   return cudaSuccess;
 }
@@ -135,7 +141,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   record_of(event);
   const std::shared_ptr<Stream> stream = stream_of(handle);
   if (stream->device() != event->device) {
-    fail("cudaEventRecord: an event of device %d cannot be recorded in a stream of device %d", event->device, stream->device());
+    fail("cudaEventRecord: an event of device %d cannot be recorded in a stream of device %d", event->device,
+         stream->device());
   }
   const auto record = std::make_shared<Record>();
   record->point = enqueue(stream, [record] {
@@ -147,7 +154,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::shared_ptr<Record> record = record_of(event);

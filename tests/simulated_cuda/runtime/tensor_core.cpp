@@ -14,7 +14,9 @@ namespace simulated_cuda {
 namespace {
 
 /// One of the two bfloat16 numbers in a register.
-float half(std::uint32_t pair, unsigned upper) { return std::bit_cast<float>(upper ? pair & 0xffff0000u : pair << 16); }
+float half(std::uint32_t pair, unsigned upper) {
+  return std::bit_cast<float>(upper ? pair & 0xffff0000u : pair << 16);
+}
 
 struct Product {
   float* d;

@@ -147,7 +147,8 @@ TEST_P(Execution, TensorCoresMultiply) {
       for (std::size_t j = 0; j < n; ++j) {
         double sum = 0;
         for (std::size_t p = 0; p < k; ++p) {
-          sum += static_cast<double>(__bfloat162float(a[i * k + p])) * static_cast<double>(__bfloat162float(by_rows ? b[p * n + j] : b[j * k + p]));
+          sum += static_cast<double>(__bfloat162float(a[i * k + p])) *
+                 static_cast<double>(__bfloat162float(by_rows ? b[p * n + j] : b[j * k + p]));
         }
         EXPECT_NEAR(c[i * n + j], sum, 1e-4);
       }

@@ -49,7 +49,9 @@ __global__ void divergent_shuffle_kernel(float* y) {
   }
 }
 
-__global__ void lane_outside_of_mask_kernel(float* y) { y[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1.0f, 1); }
+__global__ void lane_outside_of_mask_kernel(float* y) {
+  y[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1.0f, 1);
+}
 
 __global__ void shuffle_from_exited_lane_kernel(float* y) {
   if (threadIdx.x == 0) return;
@@ -87,7 +89,9 @@ __global__ void misaligned_vector_kernel(float* y, const float* x) {
   *reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(x + 1);
 }
 
-__global__ void follow_kernel(Pointers pointers) { pointers.y[0] = pointers.x[0]; }
+__global__ void follow_kernel(Pointers pointers) {
+  pointers.y[0] = pointers.x[0];
+}
 
 __global__ void copy_without_wait_kernel(float* y, const float* x) {
   __shared__ __align__(16) float buffer[128];
@@ -142,17 +146,27 @@ __global__ void half_a_product_kernel(float* y) {
 cudaError_t block_sums_without_barrier(float* sums, const float* x, int blocks, cudaStream_t stream) {
   return start(stream, static_cast<unsigned>(blocks), 256, 0, sum_without_barrier_kernel, sums, x);
 }
-cudaError_t divergent_barrier(float* y, cudaStream_t stream) { return start(stream, 1, 64, 0, divergent_barrier_kernel, y); }
-cudaError_t divergent_collective(float* y, cudaStream_t stream) { return start(stream, 1, 32, 0, divergent_collective_kernel, y); }
-cudaError_t divergent_shuffle(float* y, cudaStream_t stream) { return start(stream, 1, 32, 0, divergent_shuffle_kernel, y); }
-cudaError_t lane_outside_of_mask(float* y, cudaStream_t stream) { return start(stream, 1, 32, 0, lane_outside_of_mask_kernel, y); }
+cudaError_t divergent_barrier(float* y, cudaStream_t stream) {
+  return start(stream, 1, 64, 0, divergent_barrier_kernel, y);
+}
+cudaError_t divergent_collective(float* y, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, divergent_collective_kernel, y);
+}
+cudaError_t divergent_shuffle(float* y, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, divergent_shuffle_kernel, y);
+}
+cudaError_t lane_outside_of_mask(float* y, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, lane_outside_of_mask_kernel, y);
+}
 cudaError_t shuffle_from_exited_lane(float* y, cudaStream_t stream) {
   return start(stream, 1, 32, 0, shuffle_from_exited_lane_kernel, y);
 }
 cudaError_t barrier_against_shuffle(float* y, cudaStream_t stream) {
   return start(stream, 1, 32, 0, barrier_against_shuffle_kernel, y);
 }
-cudaError_t beyond_static_shared(float* y, cudaStream_t stream) { return start(stream, 1, 64, 0, beyond_static_shared_kernel, y); }
+cudaError_t beyond_static_shared(float* y, cudaStream_t stream) {
+  return start(stream, 1, 64, 0, beyond_static_shared_kernel, y);
+}
 cudaError_t beyond_dynamic_shared(float* y, cudaStream_t stream) {
   return start(stream, 1, 64, 64 * sizeof(float), beyond_dynamic_shared_kernel, y);
 }
@@ -162,17 +176,23 @@ cudaError_t beyond_global(float* y, int count, cudaStream_t stream) {
 cudaError_t misaligned_vector(float* y, const float* x, cudaStream_t stream) {
   return start(stream, 1, 1, 0, misaligned_vector_kernel, y, x);
 }
-cudaError_t follow(const Pointers& pointers, cudaStream_t stream) { return start(stream, 1, 1, 0, follow_kernel, pointers); }
+cudaError_t follow(const Pointers& pointers, cudaStream_t stream) {
+  return start(stream, 1, 1, 0, follow_kernel, pointers);
+}
 cudaError_t copy_without_wait(float* y, const float* x, cudaStream_t stream) {
   return start(stream, 1, 32, 0, copy_without_wait_kernel, y, x);
 }
 cudaError_t copy_refilled_too_soon(float* y, const float* x, cudaStream_t stream) {
   return start(stream, 1, 16, 0, copy_refilled_too_soon_kernel, y, x);
 }
-cudaError_t exit_with_copies(const float* x, cudaStream_t stream) { return start(stream, 1, 32, 0, exit_with_copies_kernel, x); }
+cudaError_t exit_with_copies(const float* x, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, exit_with_copies_kernel, x);
+}
 cudaError_t misaligned_copy(float* y, const float* x, cudaStream_t stream) {
   return start(stream, 1, 1, 0, misaligned_copy_kernel, y, x);
 }
-cudaError_t half_a_product(float* y, cudaStream_t stream) { return start(stream, 1, 32, 0, half_a_product_kernel, y); }
+cudaError_t half_a_product(float* y, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, half_a_product_kernel, y);
+}
 
 }  // namespace faulty

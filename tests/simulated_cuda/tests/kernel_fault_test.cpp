@@ -11,7 +11,10 @@ namespace {
 /// Death tests start a process of their own: there may be other threads here.
 class KernelFault : public testing::Test {
  protected:
-  KernelFault() { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+  KernelFault() {
+    testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    settings_->lazy_streams = false;  // a kernel has run when its launch returns
+  }
   ScopedSettings settings_;
 };
 
@@ -52,14 +55,16 @@ TEST_F(KernelFault, DivergentBarrier) {
   for (const ThreadOrder order : orders) {
     settings_->order = order;
     DeviceArray<float> y(64);
-    EXPECT_DEATH(faulty::divergent_barrier(y.data(), nullptr),
-                 "simulated CUDA: .*divergent_barrier_kernel.*block \\(0,0,0\\), thread \\([0-9]+,0,0\\): divergent barrier");
+    EXPECT_DEATH(
+        faulty::divergent_barrier(y.data(), nullptr),
+        "simulated CUDA: .*divergent_barrier_kernel.*block \\(0,0,0\\), thread \\([0-9]+,0,0\\): divergent barrier");
   }
 }
 
 TEST_F(KernelFault, DivergentWarp) {
   DeviceArray<float> y(32);
-  EXPECT_DEATH(faulty::divergent_collective(y.data(), nullptr), "divergent warp: .*__shfl_xor_sync|divergent warp: .*__ballot_sync");
+  EXPECT_DEATH(faulty::divergent_collective(y.data(), nullptr),
+               "divergent warp: .*__shfl_xor_sync|divergent warp: .*__ballot_sync");
   EXPECT_DEATH(faulty::divergent_shuffle(y.data(), nullptr), "divergent warp: lane .* is in __shfl_xor_sync");
   EXPECT_DEATH(faulty::lane_outside_of_mask(y.data(), nullptr), "is not in its mask 0000ffff");
   EXPECT_DEATH(faulty::shuffle_from_exited_lane(y.data(), nullptr), "reads lane 0 in a shuffle, which takes no part");
@@ -68,11 +73,14 @@ TEST_F(KernelFault, DivergentWarp) {
 
 TEST_F(KernelFault, Deadlock) {
   DeviceArray<float> y(32);
-  EXPECT_DEATH(faulty::barrier_against_shuffle(y.data(), nullptr),
-               "deadlock: 1 threads wait at a barrier, 31 for lanes of their warp.*thread \\(0,0,0\\) waits in __syncthreads");
+  EXPECT_DEATH(
+      faulty::barrier_against_shuffle(y.data(), nullptr),
+      "deadlock: 1 threads wait at a barrier, 31 for lanes of their warp.*thread \\(0,0,0\\) waits in __syncthreads");
 }
 
-TEST_F(KernelFault, BarrierOutsideOfAKernel) { EXPECT_DEATH(__syncthreads(), "__syncthreads was called outside of a kernel"); }
+TEST_F(KernelFault, BarrierOutsideOfAKernel) {
+  EXPECT_DEATH(__syncthreads(), "__syncthreads was called outside of a kernel");
+}
 
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
@@ -133,8 +141,10 @@ TEST_F(KernelFault, AsynchronousCopies) {
 
 TEST_F(KernelFault, CopiesThatNobodyWaitsFor) {
   DeviceArray<float> x(128);
-  settings_->early_copies = false;
-  EXPECT_DEATH(faulty::exit_with_copies(x.data(), nullptr), "exits before its asynchronous copies have arrived");
+  for (const bool early : {false, true}) {
+    settings_->early_copies = early;
+    EXPECT_DEATH(faulty::exit_with_copies(x.data(), nullptr), "exits before its asynchronous copies have arrived");
+  }
 }
 
 // ---- Launches ------------------------------------------------------------------------------------------------------
@@ -144,7 +154,8 @@ TEST_F(KernelFault, HostPointers) {
   float* pinned = nullptr;
   CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), sizeof host));
   DeviceArray<float> y(4);
-  EXPECT_DEATH(sample::scale(y.data(), host, 1.0f, 4, nullptr), "launch of .*scale_kernel.*: argument 2, .*is no device pointer");
+  EXPECT_DEATH(sample::scale(y.data(), host, 1.0f, 4, nullptr),
+               "launch of .*scale_kernel.*: argument 2, .*is no device pointer");
   EXPECT_DEATH(sample::scale(pinned, y.data(), 1.0f, 4, nullptr), "argument 1, .*is pinned host memory");
   EXPECT_DEATH(faulty::follow({y.data(), host}, nullptr), "argument 1 holds, at byte 8, the host pointer");
   CUDA_OK(cudaFreeHost(pinned));
@@ -162,7 +173,8 @@ TEST_F(KernelFault, MemoryOfAnotherDevice) {
   CUDA_OK(cudaStreamCreate(&stream));
   CUDA_OK(cudaSetDevice(0));
   DeviceArray<float> here(4);
-  EXPECT_DEATH(sample::scale(here.data(), elsewhere.data(), 1.0f, 4, nullptr), "on device 0: argument 2 points to memory of device 1");
+  EXPECT_DEATH(sample::scale(here.data(), elsewhere.data(), 1.0f, 4, nullptr),
+               "on device 0: argument 2 points to memory of device 1");
   EXPECT_DEATH(faulty::follow({here.data(), elsewhere.data()}, nullptr), "argument 1 points to memory of device 1");
   EXPECT_DEATH(sample::scale(here.data(), here.data(), 1.0f, 4, stream),
                "the stream is of device 1, but the calling thread's current device is 0");

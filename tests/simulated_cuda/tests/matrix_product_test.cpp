@@ -44,11 +44,16 @@ struct Product {
   std::size_t b_rows() const { return transpose_b ? n : k; }
   std::size_t b_columns() const { return transpose_b ? k : n; }
 
-  float a_at(std::size_t batch, std::size_t i, std::size_t p) const { return at(a, batch, transpose_a ? p : i, transpose_a ? i : p, lda, a_size()); }
-  float b_at(std::size_t batch, std::size_t p, std::size_t j) const { return at(b, batch, transpose_b ? j : p, transpose_b ? p : j, ldb, b_size()); }
+  float a_at(std::size_t batch, std::size_t i, std::size_t p) const {
+    return at(a, batch, transpose_a ? p : i, transpose_a ? i : p, lda, a_size());
+  }
+  float b_at(std::size_t batch, std::size_t p, std::size_t j) const {
+    return at(b, batch, transpose_b ? j : p, transpose_b ? p : j, ldb, b_size());
+  }
   float c_at(std::size_t batch, std::size_t i, std::size_t j) const { return at(c, batch, i, j, ldd, d_size()); }
   float d_at(std::size_t batch, std::size_t i, std::size_t j) const { return at(d, batch, i, j, ldd, d_size()); }
-  float at(const std::vector<float>& x, std::size_t batch, std::size_t i, std::size_t j, std::size_t ld, std::size_t size) const {
+  float at(const std::vector<float>& x, std::size_t batch, std::size_t i, std::size_t j, std::size_t ld,
+           std::size_t size) const {
     return x[batch * size + (by_rows ? i * ld + j : j * ld + i)];
   }
   std::size_t a_size() const { return lda * (by_rows ? a_rows() : a_columns()); }
@@ -80,8 +85,10 @@ struct Product {
       for (std::size_t i = 0; i < m; ++i) {
         for (std::size_t j = 0; j < n; ++j) {
           double sum = 0;
-          for (std::size_t p = 0; p < k; ++p) sum += static_cast<double>(a_at(batch, i, p)) * static_cast<double>(b_at(batch, p, j));
-          const double expected = static_cast<double>(alpha) * sum + static_cast<double>(beta) * static_cast<double>(c_at(batch, i, j));
+          for (std::size_t p = 0; p < k; ++p)
+            sum += static_cast<double>(a_at(batch, i, p)) * static_cast<double>(b_at(batch, p, j));
+          const double expected =
+              static_cast<double>(alpha) * sum + static_cast<double>(beta) * static_cast<double>(c_at(batch, i, j));
           EXPECT_NEAR(d_at(batch, i, j), expected, tolerance * std::max(1.0, std::abs(expected))) << i << ' ' << j;
         }
       }
@@ -110,7 +117,8 @@ struct Product {
     Description description;
     Layout layout_a, layout_b, layout_d;
     LT_OK(cublasLtMatmulDescCreate(&description.handle, compute, CUDA_R_32F));
-    const cublasOperation_t operations[2] = {transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N};
+    const cublasOperation_t operations[2] = {transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                             transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N};
     LT_OK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &operations[0], sizeof operations[0]));
     LT_OK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSB, &operations[1], sizeof operations[1]));
     make(layout_a, in, a_rows(), a_columns(), lda, a_size());
@@ -139,7 +147,8 @@ struct Product {
     return status;
   }
 
-  void make(Layout& layout, cudaDataType_t type, std::size_t rows, std::size_t columns, std::size_t ld, std::size_t size) const {
+  void make(Layout& layout, cudaDataType_t type, std::size_t rows, std::size_t columns, std::size_t ld,
+            std::size_t size) const {
     LT_OK(cublasLtMatrixLayoutCreate(&layout.handle, type, rows, columns, static_cast<std::int64_t>(ld)));
     const cublasLtOrder_t order = by_rows ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL;
     LT_OK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order));

@@ -55,7 +55,9 @@ class Nccl : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Streams, Nccl, testing::Bool(),
                          [](const auto& parameters) { return std::string(parameters.param ? "lazy" : "eager"); });
 
-std::vector<float> values_of(int rank, std::size_t count) { return random_floats(count, static_cast<unsigned>(rank) + 1); }
+std::vector<float> values_of(int rank, std::size_t count) {
+  return random_floats(count, static_cast<unsigned>(rank) + 1);
+}
 
 // ---- Collectives ---------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,8 @@ TEST_P(Nccl, ScattersGathersAndBroadcasts) {
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
   }
   with_ranks(size, [&](Rank& rank) {
-    DeviceArray<float> x(values_of(rank.number, size * count)), part(count), all(size * count), root(values_of(rank.number, count));
+    DeviceArray<float> x(values_of(rank.number, size * count)), part(count), all(size * count),
+        root(values_of(rank.number, count));
     const std::size_t own = static_cast<std::size_t>(rank.number) * count;
     NCCL_OK(ncclReduceScatter(x.data(), part.data(), count, ncclFloat32, ncclSum, rank.comm, rank.stream));
     NCCL_OK(ncclAllGather(part.data(), all.data(), count, ncclFloat32, rank.comm, rank.stream));
@@ -119,7 +122,8 @@ TEST_P(Nccl, ScattersGathersAndBroadcasts) {
     NCCL_OK(ncclAllGather(x.data() + own, x.data(), count, ncclFloat32, rank.comm, rank.stream));
     NCCL_OK(ncclBroadcast(root.data(), root.data(), count, ncclFloat32, 2, rank.comm, rank.stream));
     DeviceArray<float> reduced(count);
-    NCCL_OK(ncclReduce(root.data(), rank.number == 1 ? reduced.data() : nullptr, count, ncclFloat32, ncclSum, 1, rank.comm, rank.stream));
+    NCCL_OK(ncclReduce(root.data(), rank.number == 1 ? reduced.data() : nullptr, count, ncclFloat32, ncclSum, 1, rank.comm,
+                       rank.stream));
     CUDA_OK(cudaStreamSynchronize(rank.stream));
     EXPECT_EQ(all.values_now(), sum);
     EXPECT_EQ(x.values_now(), sum);
@@ -184,7 +188,8 @@ TEST_P(Nccl, TransfersInAGroupComeInAnyOrder) {
     // Everybody sends to everybody, also to itself, each rank in another order.
     std::vector<std::unique_ptr<DeviceArray<float>>> out, in;
     for (int peer = 0; peer < size; ++peer) {
-      out.push_back(std::make_unique<DeviceArray<float>>(std::vector<float>(6, static_cast<float>(10 * rank.number + peer))));
+      out.push_back(
+          std::make_unique<DeviceArray<float>>(std::vector<float>(6, static_cast<float>(10 * rank.number + peer))));
       in.push_back(std::make_unique<DeviceArray<float>>(6));
     }
     NCCL_OK(ncclGroupStart());
@@ -349,6 +354,7 @@ class NcclFault : public testing::Test {
  protected:
   NcclFault() {
     testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    settings_->lazy_streams = false;
     settings_->nccl_timeout_seconds = 0.3;
   }
   /// What `call` does on each of two ranks, and then a wait.
@@ -376,16 +382,18 @@ TEST_F(NcclFault, TwoRanksOnOneDevice) {
 
 TEST_F(NcclFault, DifferentCounts) {
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
-                 return ncclAllReduce(x.data(), x.data(), 4 + static_cast<std::size_t>(rank.number), ncclFloat32, ncclSum, rank.comm,
-                                      rank.stream);
+                 return ncclAllReduce(x.data(), x.data(), 4 + static_cast<std::size_t>(rank.number), ncclFloat32, ncclSum,
+                                      rank.comm, rank.stream);
                }),
-               "simulated CUDA: NCCL: the calls of rank . and rank . do not belong together: ncclAllReduce of . float32 \\(sum\\), its "
+               "simulated CUDA: NCCL: the calls of rank . and rank . do not belong together: ncclAllReduce of . float32 "
+               "\\(sum\\), its "
                "call 1; and ncclAllReduce of . float32");
 }
 
 TEST_F(NcclFault, DifferentTypesKindsRootsAndReductions) {
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
-                 return ncclAllReduce(x.data(), x.data(), 4, rank.number == 0 ? ncclFloat32 : ncclInt32, ncclSum, rank.comm, rank.stream);
+                 return ncclAllReduce(x.data(), x.data(), 4, rank.number == 0 ? ncclFloat32 : ncclInt32, ncclSum, rank.comm,
+                                      rank.stream);
                }),
                "do not belong together: .*float32.*int32|do not belong together: .*int32.*float32");
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
@@ -398,14 +406,16 @@ TEST_F(NcclFault, DifferentTypesKindsRootsAndReductions) {
                }),
                "do not belong together: ncclBroadcast of 4 float32 with root . its|with root ., its call 1; and");
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
-                 return ncclAllReduce(x.data(), x.data(), 4, ncclFloat32, rank.number == 0 ? ncclSum : ncclMax, rank.comm, rank.stream);
+                 return ncclAllReduce(x.data(), x.data(), 4, ncclFloat32, rank.number == 0 ? ncclSum : ncclMax, rank.comm,
+                                      rank.stream);
                }),
                "do not belong together");
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
                  return rank.number == 0 ? ncclSend(x.data(), 4, ncclFloat32, 1, rank.comm, rank.stream)
                                          : ncclRecv(x.data(), 3, ncclFloat32, 0, rank.comm, rank.stream);
                }),
-               "do not belong together: .*ncclSend of 4 float32 to rank 1|do not belong together: .*ncclRecv of 3 float32 from rank 0");
+               "do not belong together: .*ncclSend of 4 float32 to rank 1|do not belong together: .*ncclRecv of 3 float32 "
+               "from rank 0");
 }
 
 TEST_F(NcclFault, MissingRanks) {
@@ -413,7 +423,8 @@ TEST_F(NcclFault, MissingRanks) {
                  if (rank.number == 1) return ncclSuccess;
                  return ncclAllReduce(x.data(), x.data(), 4, ncclFloat32, ncclSum, rank.comm, rank.stream);
                }),
-               "NCCL: rank 0 of 2 waits in ncclAllReduce of 4 float32 \\(sum\\), its call 1; rank 1 has (not called it|left the communicator)");
+               "NCCL: rank 0 of 2 waits in ncclAllReduce of 4 float32 \\(sum\\), its call 1; rank 1 has (not called it|left "
+               "the communicator)");
   EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
                  if (rank.number == 1) return ncclSuccess;
                  return ncclRecv(x.data(), 4, ncclFloat32, 1, rank.comm, rank.stream);
@@ -430,11 +441,12 @@ TEST_F(NcclFault, MissingRanks) {
 
 // Both ranks send first, outside of a group: neither comes to its receive.
 TEST_F(NcclFault, CircleOfSends) {
-  EXPECT_DEATH(run([](Rank& rank, DeviceArray<float>& x) {
-                 ncclSend(x.data(), 4, ncclFloat32, 1 - rank.number, rank.comm, rank.stream);
-                 return ncclRecv(x.data(), 4, ncclFloat32, 1 - rank.number, rank.comm, rank.stream);
-               }),
-               "waits in ncclSend of 4 float32 to rank ., its call 1; rank . has called it, but its stream has not come to it");
+  EXPECT_DEATH(
+      run([](Rank& rank, DeviceArray<float>& x) {
+        ncclSend(x.data(), 4, ncclFloat32, 1 - rank.number, rank.comm, rank.stream);
+        return ncclRecv(x.data(), 4, ncclFloat32, 1 - rank.number, rank.comm, rank.stream);
+      }),
+      "waits in ncclSend of 4 float32 to rank ., its call 1; rank . has called it, but its stream has not come to it");
 }
 
 TEST_F(NcclFault, Buffers) {

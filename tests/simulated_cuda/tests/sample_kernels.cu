@@ -11,7 +11,8 @@ using namespace escalera::cuda;
 
 __global__ void scale_kernel(float* __restrict__ y, const float* __restrict__ x, float factor, long long count) {
   const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
-  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) y[i] = factor * __ldg(x + i);
+  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride)
+    y[i] = factor * __ldg(x + i);
 }
 
 __device__ float warp_sum(float value) {
@@ -74,7 +75,8 @@ __global__ void half_warp_kernel(int* y, const int* x) {
   const unsigned lane = threadIdx.x;
   int value = x[lane];
   if (lane < 16) {
-    for (int distance = 8; distance > 0; distance /= 2) value += __shfl_down_sync(0x0000ffffu, value, static_cast<unsigned>(distance), 16);
+    for (int distance = 8; distance > 0; distance /= 2)
+      value += __shfl_down_sync(0x0000ffffu, value, static_cast<unsigned>(distance), 16);
     value = __shfl_sync(0x0000ffffu, value, 0);
   } else {
     for (int distance = 8; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffff0000u, value, distance);
@@ -107,7 +109,9 @@ __global__ void axpy_kernel(Axpy parameters) {
 // of four rows, so that eight rows lie in different banks.
 constexpr int tile = 16 * 16;
 
-__device__ int place(int row, int chunk) { return row * 16 + ((chunk ^ (row >> 2)) & 1) * 8; }
+__device__ int place(int row, int chunk) {
+  return row * 16 + ((chunk ^ (row >> 2)) & 1) * 8;
+}
 
 /// Rows [0, 16) of 16 columns each; two chunks per row, one per lane.
 __device__ void load_tile(__nv_bfloat16* to, const __nv_bfloat16* from, int row_stride) {
@@ -119,7 +123,8 @@ template <bool B_BY_ROWS>
 __global__ void product_kernel(float* c, const __nv_bfloat16* a, const __nv_bfloat16* b, int n, int k) {
   DYNAMIC_SHARED(memory);
   auto* const tiles = reinterpret_cast<__nv_bfloat16*>(memory);  // [buffer][a, b]
-  const int lane = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.y) * 16, column = static_cast<int>(blockIdx.x) * 16;
+  const int lane = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.y) * 16,
+            column = static_cast<int>(blockIdx.x) * 16;
   const auto load = [&](int step) {
     __nv_bfloat16* const to = tiles + step % 2 * 2 * tile;
     load_tile(to, a + row * k + step * 16, k);
@@ -162,7 +167,9 @@ __global__ void shared_memory_kernel(float* y, int bytes) {
   y[0] = static_cast<float>(memory[bytes - 1]);
 }
 
-unsigned blocks_for(long long items, int per_block) { return static_cast<unsigned>((items + per_block - 1) / per_block); }
+unsigned blocks_for(long long items, int per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
 
 }  // namespace
 
@@ -185,13 +192,17 @@ cudaError_t histogram(unsigned* counts, const unsigned* x, int count, int bucket
 cudaError_t prefix_sums(int* y, const int* x, int count, cudaStream_t stream) {
   return start(stream, 1, 64, 0, prefix_sum_kernel, y, x, count);
 }
-cudaError_t half_warp_sums(int* y, const int* x, cudaStream_t stream) { return start(stream, 1, 32, 0, half_warp_kernel, y, x); }
-cudaError_t votes(Votes* result, const int* x, cudaStream_t stream) { return start(stream, 1, 64, 0, vote_kernel, result, x); }
+cudaError_t half_warp_sums(int* y, const int* x, cudaStream_t stream) {
+  return start(stream, 1, 32, 0, half_warp_kernel, y, x);
+}
+cudaError_t votes(Votes* result, const int* x, cudaStream_t stream) {
+  return start(stream, 1, 64, 0, vote_kernel, result, x);
+}
 cudaError_t axpy(const Axpy& parameters, cudaStream_t stream) {
   return start(stream, blocks_for(parameters.count, 32), 32, 0, axpy_kernel, parameters);
 }
-cudaError_t tensor_core_product(float* c, const __nv_bfloat16* a, const __nv_bfloat16* b, int m, int n, int k, bool b_by_rows,
-                                cudaStream_t stream) {
+cudaError_t tensor_core_product(float* c, const __nv_bfloat16* a, const __nv_bfloat16* b, int m, int n, int k,
+                                bool b_by_rows, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(n / 16), static_cast<unsigned>(m / 16));
   const std::size_t shared = 4 * tile * sizeof(__nv_bfloat16);
   return b_by_rows ? start(stream, grid, 32, shared, product_kernel<true>, c, a, b, n, k)

@@ -41,8 +41,8 @@ cudaError_t axpy(const Axpy& parameters, cudaStream_t stream);
 
 /// c (m x n, float32) = a (m x k) b, with b given as n x k, or as k x n if `b_by_rows`. Tensor cores, ldmatrix, and
 /// asynchronous copies into two buffers. m, n and k are multiples of 16.
-cudaError_t tensor_core_product(float* c, const __nv_bfloat16* a, const __nv_bfloat16* b, int m, int n, int k, bool b_by_rows,
-                                cudaStream_t stream);
+cudaError_t tensor_core_product(float* c, const __nv_bfloat16* a, const __nv_bfloat16* b, int m, int n, int k,
+                                bool b_by_rows, cudaStream_t stream);
 
 /// y[0] = 1, with so much dynamic shared memory; with `opt_in` the kernel is allowed it first.
 cudaError_t use_shared_memory(float* y, int bytes, bool opt_in, cudaStream_t stream);

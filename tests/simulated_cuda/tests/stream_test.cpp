@@ -12,7 +12,9 @@ namespace simulated_cuda {
 namespace {
 
 struct Stream {
-  explicit Stream(unsigned flags = cudaStreamNonBlocking) { EXPECT_EQ(cudaStreamCreateWithFlags(&handle, flags), cudaSuccess); }
+  explicit Stream(unsigned flags = cudaStreamNonBlocking) {
+    EXPECT_EQ(cudaStreamCreateWithFlags(&handle, flags), cudaSuccess);
+  }
   ~Stream() { cudaStreamDestroy(handle); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -31,7 +33,9 @@ struct Event {
 
 template <class T>
 struct Pinned {
-  explicit Pinned(std::size_t size) { EXPECT_EQ(cudaMallocHost(reinterpret_cast<void**>(&data), size * sizeof(T)), cudaSuccess); }
+  explicit Pinned(std::size_t size) {
+    EXPECT_EQ(cudaMallocHost(reinterpret_cast<void**>(&data), size * sizeof(T)), cudaSuccess);
+  }
   ~Pinned() { cudaFreeHost(data); }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
@@ -68,7 +72,9 @@ std::vector<float> double_twice(bool wait) {
   return result;
 }
 
-TEST_P(Streams, WaitForEventsOfOthers) { EXPECT_EQ(double_twice(true), fours); }
+TEST_P(Streams, WaitForEventsOfOthers) {
+  EXPECT_EQ(double_twice(true), fours);
+}
 
 TEST_P(Streams, ForgottenWaitsShowWhenLazy) {
   const std::vector<float> result = double_twice(false);
@@ -141,7 +147,8 @@ TEST_P(Streams, EventsMeasureTime) {
   Event begin, end, untimed(cudaEventDisableTiming), never;
   float milliseconds = -1;
   CUDA_OK(cudaEventRecord(begin, stream));
-  CUDA_OK(cudaLaunchHostFunc(stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }, nullptr));
+  CUDA_OK(cudaLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }, nullptr));
   CUDA_OK(cudaEventRecord(end, stream));
   EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), lazy() ? cudaErrorNotReady : cudaSuccess);
   CUDA_OK(cudaEventSynchronize(end));

@@ -23,6 +23,8 @@ alive() { [ -e "/proc/$1/stat" ] && ! grep -qs ') [ZX] ' "/proc/$1/stat"; }
 # trap what it was told to ignore, so the job is given the usual behaviour back.
 begin() {
   case_name=$1
+  : > "$out"  # here and now: the job empties it when it gets round to it, and the lines of the last job look like its own
+  : > "$err"
   env --default-signal=INT "$launch" -n "$2" "$job" "${@:3}" > "$out" 2> "$err" &
   launched=$!
 }

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 /// Declares `unsigned char* name`: the block's dynamic shared memory, aligned to 128 bytes.
-#define DYNAMIC_SHARED(name)                                               \
+#define DYNAMIC_SHARED(name)                                                \
   extern __shared__ __align__(128) unsigned char dynamic_shared_of_block[]; \
   unsigned char* const name = dynamic_shared_of_block
 
@@ -27,10 +27,11 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 ///   d:  (g, c), (g, c+1), (g+8, c), (g+8, c+1)
 ///   a:  (g, c..c+1), (g+8, c..c+1), (g, c+8..c+9), (g+8, c+8..c+9), two values to a register, the first one low
 ///   b:  (c..c+1, g), (c+8..c+9, g)
-__device__ __forceinline__ void multiply_accumulate(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                                    std::uint32_t b1) {
+__device__ __forceinline__ void multiply_accumulate(float (&d)[4], const std::uint32_t (&a)[4],
+                                                    std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -71,7 +72,9 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
 }
 
 /// Closes a group: the copies that this thread has started since the last one.
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 /// Waits until at most PENDING of this thread's groups, the youngest, are still under way.
 template <int PENDING>

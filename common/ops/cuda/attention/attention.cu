@@ -22,13 +22,17 @@ struct alignas(COUNT * sizeof(Element)) Elements {
   Element value[COUNT];
 };
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
 
 /// D [batch, heads, query_length]. Equivalent to
 ///   row_dot[b][h][i] = sum over c of d_out[b][i][h][c] * out[b][i][h][c]
-/// `lanes` threads, a power of two up to 32, share a row; each reads COUNT elements at a time. Rows are taken in the order of
-/// the results, so that these are written next to each other.
+/// `lanes` threads, a power of two up to 32, share a row; each reads COUNT elements at a time. Rows are taken in the order
+/// of the results, so that these are written next to each other.
 template <class Element, int COUNT>
 __global__ void __launch_bounds__(row_dot_threads)
     row_dot_kernel(const AttentionArguments<Element> a, float* row_dot, int lanes) {
@@ -77,8 +81,8 @@ void compute_row_dot(const AttentionArguments<Element>& a, float* row_dot, cudaS
 template <class Element>
 AttentionArguments<Element> make_arguments(const AttentionProblem& p, const Element* q, const Element* k,
                                            const Element* v) {
-  const bool valid = attention_supports(p.head_size) && p.batch >= 0 && p.query_length >= 0 && p.key_length >= 0 &&
-                     p.kv_heads > 0 && p.heads > 0 && p.heads % p.kv_heads == 0 &&
+  const bool valid = attention_supports(p.head_size) && p.batch >= 0 && p.query_length >= 0 &&
+                     p.key_length >= 0 && p.kv_heads > 0 && p.heads > 0 && p.heads % p.kv_heads == 0 &&
                      p.heads * static_cast<long long>(p.head_size) < (1 << 24);  // load_tile() counts on this
   CUDA_CHECK(valid ? cudaSuccess : cudaErrorInvalidValue);
   AttentionArguments<Element> a{};
@@ -90,8 +94,8 @@ AttentionArguments<Element> make_arguments(const AttentionProblem& p, const Elem
   a.head_size = p.head_size;
   // From key_length on, every query sees every key, and from -query_length down none sees any.
   const long long diagonal = p.causal ? p.query_offset - p.key_offset : p.key_length;
-  a.diagonal = static_cast<int>(std::clamp(diagonal, -static_cast<long long>(p.query_length),
-                                           static_cast<long long>(p.key_length)));
+  a.diagonal = static_cast<int>(
+      std::clamp(diagonal, -static_cast<long long>(p.query_length), static_cast<long long>(p.key_length)));
   const double scale = 1 / std::sqrt(static_cast<double>(p.head_size));
   a.scale = static_cast<float>(scale);
   a.scale_log2 = static_cast<float>(scale / std::log(2.0));
@@ -142,8 +146,8 @@ void choose_backward(const AttentionArguments<float>& a, cudaStream_t stream) {
 }
 
 template <class Element>
-void forward(const AttentionProblem& problem, const Element* q, const Element* k, const Element* v, Element* out,
-             float* lse, cudaStream_t stream) {
+void forward(const AttentionProblem& problem, const Element* q, const Element* k, const Element* v,
+             Element* out, float* lse, cudaStream_t stream) {
   AttentionArguments<Element> a = make_arguments(problem, q, k, v);
   a.out_written = out;
   a.lse_written = lse;
@@ -153,8 +157,8 @@ void forward(const AttentionProblem& problem, const Element* q, const Element* k
 
 template <class Element>
 void backward(const AttentionProblem& problem, const Element* q, const Element* k, const Element* v,
-              const Element* out, const float* lse, const Element* d_out, float* row_dot, Element* dq, Element* dk,
-              Element* dv, cudaStream_t stream) {
+              const Element* out, const float* lse, const Element* d_out, float* row_dot, Element* dq,
+              Element* dk, Element* dv, cudaStream_t stream) {
   AttentionArguments<Element> a = make_arguments(problem, q, k, v);
   a.out = out;
   a.d_out = d_out;
@@ -170,27 +174,30 @@ void backward(const AttentionProblem& problem, const Element* q, const Element* 
 
 }  // namespace attention
 
-bool attention_supports(int head_size) { return head_size >= 1 && head_size <= 256; }
+bool attention_supports(int head_size) {
+  return head_size >= 1 && head_size <= largest_head_size;
+}
 
 void attention_forward(const AttentionProblem& problem, const __nv_bfloat16* q, const __nv_bfloat16* k,
                        const __nv_bfloat16* v, __nv_bfloat16* out, float* lse, cudaStream_t stream) {
   attention::forward(problem, q, k, v, out, lse, stream);
 }
 
-void attention_forward(const AttentionProblem& problem, const float* q, const float* k, const float* v, float* out,
-                       float* lse, cudaStream_t stream) {
+void attention_forward(const AttentionProblem& problem, const float* q, const float* k, const float* v,
+                       float* out, float* lse, cudaStream_t stream) {
   attention::forward(problem, q, k, v, out, lse, stream);
 }
 
 void attention_backward(const AttentionProblem& problem, const __nv_bfloat16* q, const __nv_bfloat16* k,
-                        const __nv_bfloat16* v, const __nv_bfloat16* out, const float* lse, const __nv_bfloat16* d_out,
-                        float* row_dot, __nv_bfloat16* dq, __nv_bfloat16* dk, __nv_bfloat16* dv, cudaStream_t stream) {
+                        const __nv_bfloat16* v, const __nv_bfloat16* out, const float* lse,
+                        const __nv_bfloat16* d_out, float* row_dot, __nv_bfloat16* dq, __nv_bfloat16* dk,
+                        __nv_bfloat16* dv, cudaStream_t stream) {
   attention::backward(problem, q, k, v, out, lse, d_out, row_dot, dq, dk, dv, stream);
 }
 
-void attention_backward(const AttentionProblem& problem, const float* q, const float* k, const float* v, const float* out,
-                        const float* lse, const float* d_out, float* row_dot, float* dq, float* dk, float* dv,
-                        cudaStream_t stream) {
+void attention_backward(const AttentionProblem& problem, const float* q, const float* k, const float* v,
+                        const float* out, const float* lse, const float* d_out, float* row_dot, float* dq,
+                        float* dk, float* dv, cudaStream_t stream) {
   attention::backward(problem, q, k, v, out, lse, d_out, row_dot, dq, dk, dv, stream);
 }
 

@@ -14,6 +14,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <climits>
+
+#include "common/core/cuda/cuda_check.h"
 
 namespace escalera::cuda::attention {
 
@@ -23,8 +26,9 @@ struct AttentionArguments {
   int batch, query_length, key_length, heads, kv_heads, head_size;
   /// Query i sees key j if j <= i + diagonal. The offsets of the problem, and whether it is causal at all, are in here.
   int diagonal;
-  float scale;       ///< 1 / sqrt(head_size)
-  float scale_log2;  ///< scale * log2(e): exp(scale * x) = 2^(scale_log2 * x), and powers of 2 are what the hardware computes
+  float scale;  ///< 1 / sqrt(head_size)
+  float
+      scale_log2;  ///< scale * log2(e): exp(scale * x) = 2^(scale_log2 * x), and powers of 2 are what the hardware computes
   int copy_bytes;  ///< 16, 4 or the size of an element: what every row of every tensor is aligned to
   const Element *q, *k, *v, *out, *d_out;
   const float* lse;
@@ -41,7 +45,8 @@ __device__ __forceinline__ int visible_keys(const AttentionArguments<Element>& a
 
 /// The element of a tensor [batch * length, heads * head_size] at which one head's row `row` begins; its next row begins
 /// heads * head_size elements later.
-__device__ __forceinline__ long long head_begin(int batch, int length, int row, int heads, int head, int head_size) {
+__device__ __forceinline__ long long head_begin(int batch, int length, int row, int heads, int head,
+                                                int head_size) {
   return ((static_cast<long long>(batch) * length + row) * heads + head) * head_size;
 }
 
@@ -79,10 +84,12 @@ __device__ __forceinline__ BlockPlace place_of_block(const BlockOrder& order, in
   return {head / heads, head % heads, rest / section_heads};
 }
 
-/// Blocks for `batch` sequences of `heads` heads, each a tile of `tile_length` out of `length`. A block reads `streamed_bytes`
-/// that the other blocks of its head read too.
-inline BlockOrder make_block_order(int batch, int heads, int length, int tile_length, long long streamed_bytes) {
-  constexpr long long cache_share = 16 << 20;  // an A100 has 40 MB of L2 cache, an H100 50 MB, both in two halves
+/// Blocks for `batch` sequences of `heads` heads, each a tile of `tile_length` out of `length`. A block reads
+/// `streamed_bytes` that the other blocks of its head read too.
+inline BlockOrder make_block_order(int batch, int heads, int length, int tile_length,
+                                   long long streamed_bytes) {
+  constexpr long long cache_share =
+      16 << 20;  // an A100 has 40 MB of L2 cache, an H100 50 MB, both in two halves
   const long long all_heads = static_cast<long long>(batch) * heads;
   const long long fitting = std::max(1LL, cache_share / std::max(1LL, streamed_bytes));
   BlockOrder order;
@@ -106,9 +113,11 @@ BlockOrder key_tile_order(const AttentionArguments<Element>& a, int tile_keys) {
   return make_block_order(a.batch, a.kv_heads, a.key_length, tile_keys, bytes * a.heads / a.kv_heads);
 }
 
-/// All blocks of the launch.
+/// All blocks of the launch; place_of_block() counts them in an int.
 inline unsigned blocks_of(const BlockOrder& order) {
-  return static_cast<unsigned>(order.heads) * static_cast<unsigned>(order.tiles);
+  const long long blocks = static_cast<long long>(order.heads) * order.tiles;
+  CUDA_CHECK(blocks <= INT_MAX ? cudaSuccess : cudaErrorInvalidConfiguration);
+  return static_cast<unsigned>(blocks);
 }
 
 }  // namespace escalera::cuda::attention

@@ -23,22 +23,23 @@ struct FloatSizes {
 /// Floats of shared memory.
 /// @{
 template <class Shape>
-constexpr int float_forward_memory = (Shape::rows + 2 * Shape::columns) * Shape::stride + Shape::rows * Shape::weights_stride;
+constexpr int float_forward_memory = (Shape::rows + 2 * Shape::columns) * Shape::stride
+                                     + Shape::rows* Shape::weights_stride;
 template <class Shape>
-constexpr int float_query_gradient_memory =
-    2 * (Shape::rows + Shape::columns) * Shape::stride + Shape::rows * Shape::weights_stride;
+constexpr int float_query_gradient_memory = 2 * (Shape::rows + Shape::columns) * Shape::stride
+                                            + Shape::rows* Shape::weights_stride;
 template <class Shape>
 constexpr int float_key_gradient_memory = float_query_gradient_memory<Shape> + 2 * Shape::columns;
 /// @}
 
 /// One block computes out [queries, head_size] and lse [queries] for a tile of queries of one head: see forward_kernel().
 template <int HEAD_SIZE>
-__global__ void __launch_bounds__(float_threads)
+__global__ void __launch_bounds__(float_threads, float_blocks)
     float_forward_kernel(const AttentionArguments<float> a, const BlockOrder order) {
   using Shape = FloatShape<HEAD_SIZE>;
   constexpr int R = Shape::R, C = Shape::C, tile_queries = Shape::rows, tile_keys = Shape::columns;
   DYNAMIC_SHARED(shared);
-  float* const q_tile = reinterpret_cast<float*>(shared);      // [tile_queries][stride]
+  float* const q_tile = reinterpret_cast<float*>(shared);       // [tile_queries][stride]
   float* const k_tile = q_tile + tile_queries * Shape::stride;  // [tile_keys][stride]
   float* const v_tile = k_tile + tile_keys * Shape::stride;     // [tile_keys][stride]
   float* const weights = v_tile + tile_keys * Shape::stride;    // [tile_queries][weights_stride]
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(float_threads)
   const BlockPlace place = place_of_block(order, a.heads);
   const int first_query = (order.tiles - 1 - place.tile) * tile_queries;
   const int kv_head = place.head / (a.heads / a.kv_heads);
-  const long long q_begin = head_begin(place.batch, a.query_length, first_query, a.heads, place.head, a.head_size);
+  const long long q_begin =
+      head_begin(place.batch, a.query_length, first_query, a.heads, place.head, a.head_size);
   const long long k_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, a.head_size);
   const auto load_keys = [&](float* tile, const float* tensor, int first_key) {
     load_float_tile<Shape, tile_keys>(tile, tensor + k_begin + first_key * sizes.k_stride, sizes.k_stride,
@@ -127,12 +129,12 @@ __global__ void __launch_bounds__(float_threads)
 
 /// One block computes dq [queries, head_size] for a tile of queries of one head: see query_gradient_kernel().
 template <int HEAD_SIZE>
-__global__ void __launch_bounds__(float_threads)
+__global__ void __launch_bounds__(float_threads, float_blocks)
     float_query_gradient_kernel(const AttentionArguments<float> a, const BlockOrder order) {
   using Shape = FloatShape<HEAD_SIZE>;
   constexpr int R = Shape::R, C = Shape::C, tile_queries = Shape::rows, tile_keys = Shape::columns;
   DYNAMIC_SHARED(shared);
-  float* const q_tile = reinterpret_cast<float*>(shared);          // [tile_queries][stride]
+  float* const q_tile = reinterpret_cast<float*>(shared);           // [tile_queries][stride]
   float* const d_out_tile = q_tile + tile_queries * Shape::stride;  // [tile_queries][stride]
   float* const k_tile = d_out_tile + tile_queries * Shape::stride;  // [tile_keys][stride]
   float* const v_tile = k_tile + tile_keys * Shape::stride;         // [tile_keys][stride]
@@ -143,7 +145,8 @@ __global__ void __launch_bounds__(float_threads)
   const BlockPlace place = place_of_block(order, a.heads);
   const int first_query = (order.tiles - 1 - place.tile) * tile_queries;
   const int kv_head = place.head / (a.heads / a.kv_heads);
-  const long long q_begin = head_begin(place.batch, a.query_length, first_query, a.heads, place.head, a.head_size);
+  const long long q_begin =
+      head_begin(place.batch, a.query_length, first_query, a.heads, place.head, a.head_size);
   const long long k_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, a.head_size);
   const auto load_queries = [&](float* tile, const float* tensor) {
     load_float_tile<Shape, tile_queries>(tile, tensor + q_begin, sizes.q_stride, a.query_length - first_query,
@@ -201,40 +204,41 @@ __global__ void __launch_bounds__(float_threads)
     store_weights<Shape>(weights, d_score, at);
     add_float_weights_times_rows<Shape>(dq, weights, k_tile, a.head_size, at);
   }
-  store_float_rows<Shape>(a.dq + q_begin, sizes.q_stride, a.query_length - first_query, a.head_size, sizes.wide, dq,
-                          factor, at);
+  store_float_rows<Shape>(a.dq + q_begin, sizes.q_stride, a.query_length - first_query, a.head_size,
+                          sizes.wide, dq, factor, at);
 }
 
 /// One block computes dk and dv [keys, head_size] for a tile of keys of one key/value head: see key_gradient_kernel(). q and
 /// d_out have one buffer each here; other blocks on the multiprocessor compute while this one waits.
 template <int HEAD_SIZE>
-__global__ void __launch_bounds__(float_threads)
+__global__ void __launch_bounds__(float_threads, float_blocks)
     float_key_gradient_kernel(const AttentionArguments<float> a, const BlockOrder order) {
   using Shape = FloatShape<HEAD_SIZE>;
   constexpr int R = Shape::R, C = Shape::C, tile_keys = Shape::rows, tile_queries = Shape::columns;
   static_assert(2 * tile_queries <= float_threads);
   DYNAMIC_SHARED(shared);
   float* const k_tile = reinterpret_cast<float*>(shared);               // [tile_keys][stride]
-  float* const v_tile = k_tile + tile_keys * Shape::stride;              // [tile_keys][stride]
-  float* const q_tile = v_tile + tile_keys * Shape::stride;              // [tile_queries][stride]
-  float* const d_out_tile = q_tile + tile_queries * Shape::stride;       // [tile_queries][stride]
-  float* const weights = d_out_tile + tile_queries * Shape::stride;      // [tile_keys][weights_stride]
-  float* const lse_tile = weights + tile_keys * Shape::weights_stride;   // [tile_queries]
-  float* const row_dot_tile = lse_tile + tile_queries;                   // [tile_queries]
+  float* const v_tile = k_tile + tile_keys * Shape::stride;             // [tile_keys][stride]
+  float* const q_tile = v_tile + tile_keys * Shape::stride;             // [tile_queries][stride]
+  float* const d_out_tile = q_tile + tile_queries * Shape::stride;      // [tile_queries][stride]
+  float* const weights = d_out_tile + tile_queries * Shape::stride;     // [tile_keys][weights_stride]
+  float* const lse_tile = weights + tile_keys * Shape::weights_stride;  // [tile_queries]
+  float* const row_dot_tile = lse_tile + tile_queries;                  // [tile_queries]
 
   const FloatPosition at;
   const FloatSizes sizes(a);
   const BlockPlace place = place_of_block(order, a.kv_heads);
   const int first_key = place.tile * tile_keys, group = a.heads / a.kv_heads;
-  const long long k_begin = head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, a.head_size);
+  const long long k_begin =
+      head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, a.head_size);
   const auto load_keys = [&](float* tile, const float* tensor) {
-    load_float_tile<Shape, tile_keys>(tile, tensor + k_begin, sizes.k_stride, a.key_length - first_key, a.head_size,
-                                      sizes.wide, at);
+    load_float_tile<Shape, tile_keys>(tile, tensor + k_begin, sizes.k_stride, a.key_length - first_key,
+                                      a.head_size, sizes.wide, at);
   };
   const auto load_queries = [&](float* tile, const float* tensor, int head, int first_query) {
     load_float_tile<Shape, tile_queries>(
-        tile, tensor + head_begin(place.batch, a.query_length, first_query, a.heads, head, a.head_size), sizes.q_stride,
-        a.query_length - first_query, a.head_size, sizes.wide, at);
+        tile, tensor + head_begin(place.batch, a.query_length, first_query, a.heads, head, a.head_size),
+        sizes.q_stride, a.query_length - first_query, a.head_size, sizes.wide, at);
   };
 
   float dk[R][4 * Shape::Q], dv[R][4 * Shape::Q], one[R], factor[R];
@@ -293,10 +297,10 @@ __global__ void __launch_bounds__(float_threads)
     }
   }
   wait_copies<0>();  // of a block that no query sees
-  store_float_rows<Shape>(a.dk + k_begin, sizes.k_stride, a.key_length - first_key, a.head_size, sizes.wide, dk, factor,
-                          at);
-  store_float_rows<Shape>(a.dv + k_begin, sizes.k_stride, a.key_length - first_key, a.head_size, sizes.wide, dv, one,
-                          at);
+  store_float_rows<Shape>(a.dk + k_begin, sizes.k_stride, a.key_length - first_key, a.head_size, sizes.wide,
+                          dk, factor, at);
+  store_float_rows<Shape>(a.dv + k_begin, sizes.k_stride, a.key_length - first_key, a.head_size, sizes.wide,
+                          dv, one, at);
 }
 
 }  // namespace escalera::cuda::attention

@@ -15,6 +15,7 @@
 namespace escalera::cuda::attention {
 
 constexpr int float_threads = 128;
+constexpr int float_blocks = 2;  // on a multiprocessor, at least; shared memory does not allow many more
 constexpr int float_thread_rows = 8;
 constexpr int float_thread_columns = 16;
 
@@ -44,8 +45,9 @@ struct FloatPosition {
 /// Starts copying ROWS rows into a tile. Rows from `valid_rows` on, and columns behind the last one up to a multiple of 4,
 /// become zero; what is beyond stays as it is and is never read. 16 bytes at a time if `wide`.
 template <class Shape, int ROWS>
-__device__ __forceinline__ void load_float_tile(float* tile, const float* source, long long row_stride, int valid_rows,
-                                                int head_size, bool wide, const FloatPosition& at) {
+__device__ __forceinline__ void load_float_tile(float* tile, const float* source, long long row_stride,
+                                                int valid_rows, int head_size, bool wide,
+                                                const FloatPosition& at) {
 #pragma unroll 1
   for (int row = at.row; row < ROWS; row += float_thread_rows) {
     const bool inside = row < valid_rows;
@@ -57,7 +59,8 @@ __device__ __forceinline__ void load_float_tile(float* tile, const float* source
         copy_async<16>(to, from + column, inside);
       } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) copy_async<4>(to + i, from + column + i, inside && column + i < head_size);
+        for (int i = 0; i < 4; ++i)
+          copy_async<4>(to + i, from + column + i, inside && column + i < head_size);
       }
     }
   }
@@ -76,7 +79,8 @@ __device__ __forceinline__ void set_zero(float (&sum)[R][C]) {
 ///   sum[i][j] += dot(a[i][:], b[j][:])     for i in [0, rows), j in [0, columns)
 template <class Shape>
 __device__ __forceinline__ void add_float_rows_times_rows(float (&sum)[Shape::R][Shape::C], const float* a,
-                                                          const float* b, int head_size, const FloatPosition& at) {
+                                                          const float* b, int head_size,
+                                                          const FloatPosition& at) {
   a += at.row * Shape::stride;
   b += at.column * Shape::stride;
 #pragma unroll 1
@@ -104,8 +108,8 @@ __device__ __forceinline__ void add_float_rows_times_rows(float (&sum)[Shape::R]
   }
 }
 
-/// Leaves weights, P or dS, in shared memory [rows][columns] for add_float_weights_times_rows(). Only the half warp that owns
-/// a row reads it again, so the block needs no barrier.
+/// Leaves weights, P or dS, in shared memory [rows][columns] for add_float_weights_times_rows(). Only the half warp that
+/// owns a row reads it again, so the block needs no barrier.
 template <class Shape>
 __device__ __forceinline__ void store_weights(float* tile, const float (&weights)[Shape::R][Shape::C],
                                               const FloatPosition& at) {
@@ -124,15 +128,17 @@ __device__ __forceinline__ void store_weights(float* tile, const float (&weights
 /// Equivalent to
 ///   sum[i][c] += weights[i][j] * b[j][c]   for i in [0, rows), j in [0, columns), c in [0, head_size)
 template <class Shape>
-__device__ __forceinline__ void add_float_weights_times_rows(float (&sum)[Shape::R][4 * Shape::Q], const float* weights,
-                                                             const float* b, int head_size, const FloatPosition& at) {
+__device__ __forceinline__ void add_float_weights_times_rows(float (&sum)[Shape::R][4 * Shape::Q],
+                                                             const float* weights, const float* b,
+                                                             int head_size, const FloatPosition& at) {
   weights += at.row * Shape::weights_stride;
 #pragma unroll 1
   for (int j = 0; j < Shape::columns; j += 4) {
     float x[Shape::R][4];
 #pragma unroll
     for (int r = 0; r < Shape::R; ++r) {
-      const float4 w = *reinterpret_cast<const float4*>(weights + r * float_thread_rows * Shape::weights_stride + j);
+      const float4 w =
+          *reinterpret_cast<const float4*>(weights + r * float_thread_rows * Shape::weights_stride + j);
       x[r][0] = w.x;
       x[r][1] = w.y;
       x[r][2] = w.z;
@@ -159,8 +165,9 @@ __device__ __forceinline__ void add_float_weights_times_rows(float (&sum)[Shape:
 
 /// Writes the block's sums, each row times its factor, to rows of a tensor; rows from `valid_rows` on are dropped.
 template <class Shape>
-__device__ __forceinline__ void store_float_rows(float* to, long long row_stride, int valid_rows, int head_size,
-                                                 bool wide, const float (&sum)[Shape::R][4 * Shape::Q],
+__device__ __forceinline__ void store_float_rows(float* to, long long row_stride, int valid_rows,
+                                                 int head_size, bool wide,
+                                                 const float (&sum)[Shape::R][4 * Shape::Q],
                                                  const float (&factor)[Shape::R], const FloatPosition& at) {
 #pragma unroll
   for (int r = 0; r < Shape::R; ++r) {
@@ -171,8 +178,9 @@ __device__ __forceinline__ void store_float_rows(float* to, long long row_stride
       const int column = 4 * at.column + 64 * q;
       float* out = to + row * row_stride + column;
       if (wide && column < head_size) {
-        *reinterpret_cast<float4*>(out) = make_float4(sum[r][4 * q] * factor[r], sum[r][4 * q + 1] * factor[r],
-                                                      sum[r][4 * q + 2] * factor[r], sum[r][4 * q + 3] * factor[r]);
+        *reinterpret_cast<float4*>(out) =
+            make_float4(sum[r][4 * q] * factor[r], sum[r][4 * q + 1] * factor[r],
+                        sum[r][4 * q + 2] * factor[r], sum[r][4 * q + 3] * factor[r]);
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

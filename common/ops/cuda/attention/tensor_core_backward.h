@@ -1,6 +1,7 @@
-// Attention backward on tensor cores (Dao et al. 2022, algorithm 4), in two kernels: one block for each tile of queries writes
-// dq, one for each tile of keys writes dk and dv. S and dP are computed in both, seven products instead of five, so that every
-// sum has one owner and a fixed order; with atomic additions to dq the results would change from run to run.
+// Attention backward on tensor cores (Dao et al. 2022, algorithm 4), in two kernels: one has a block for each tile of
+// queries and writes dq, one has a block for each tile of keys and writes dk and dv. Both compute S and dP, seven products
+// instead of five, so that every sum has one owner and a fixed order: with atomic additions to dq, results would change from
+// run to run.
 // defines: QueryGradientTile, query_gradient_kernel(), KeyGradientTile, KeyGradients, key_gradient_kernel()
 #pragma once
 
@@ -67,7 +68,9 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<QueryGradientTile
   const int first_query = (order.tiles - 1 - place.tile) * tile_queries;  // the last queries see most keys
   const int warp_query = first_query + at.warp * warp_queries;
   const int kv_head = place.head / (a.heads / a.kv_heads);
-  const long long kv_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, head_size);
+  const long long q_begin =
+      head_begin(place.batch, a.query_length, first_query, a.heads, place.head, head_size);
+  const long long k_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, head_size);
   bf16* const own_q_tile = q_tile + at.warp * warp_queries * HEAD_SIZE;
 
   const int keys = visible_keys(a, min(first_query + tile_queries, a.query_length) - 1);
@@ -89,33 +92,30 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<QueryGradientTile
 
   if (keys > 0) {
     const int rows = a.query_length - first_query;
-    load_tile<HEAD_SIZE, tile_queries, NATIVE>(
-        q_tile, a.q + head_begin(place.batch, a.query_length, first_query, a.heads, place.head, head_size), q_stride,
-        rows, columns);
-    load_tile<HEAD_SIZE, tile_queries, NATIVE>(
-        d_out_tile, a.d_out + head_begin(place.batch, a.query_length, first_query, a.heads, place.head, head_size),
-        q_stride, rows, columns);
-    load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + kv_begin, k_stride, a.key_length, columns);
+    load_tile<HEAD_SIZE, tile_queries, NATIVE>(q_tile, a.q + q_begin, q_stride, rows, columns);
+    load_tile<HEAD_SIZE, tile_queries, NATIVE>(d_out_tile, a.d_out + q_begin, q_stride, rows, columns);
+    load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + k_begin, k_stride, a.key_length, columns);
     commit_copies();
   }
   for (int first_key = 0; first_key < keys; first_key += tile_keys) {
     wait_copies<0>();
     __syncthreads();  // the values (and queries) are there; no warp needs the previous keys any more
-    load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + kv_begin + row_begin(first_key, k_stride), k_stride,
+    load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + k_begin + row_begin(first_key, k_stride), k_stride,
                                             a.key_length - first_key, columns);
     commit_copies();
 
     float d_probability[M16][N8][4];
     set_zero(d_probability);
     if (mask.sees(first_key)) {
-      add_rows_times_rows<HEAD_SIZE>(d_probability, d_out_tile + at.warp * warp_queries * HEAD_SIZE, v_tile, offsets);
+      add_rows_times_rows<HEAD_SIZE>(d_probability, d_out_tile + at.warp * warp_queries * HEAD_SIZE, v_tile,
+                                     offsets);
     }
 
     wait_copies<0>();
     __syncthreads();  // the keys are there; no warp needs the values any more
     if (first_key + tile_keys < keys) {
       const int next_key = first_key + tile_keys;
-      load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + kv_begin + row_begin(next_key, k_stride), k_stride,
+      load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + k_begin + row_begin(next_key, k_stride), k_stride,
                                               a.key_length - next_key, columns);
       commit_copies();
     }
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<QueryGradientTile
     set_zero(score);
     add_rows_times_rows<HEAD_SIZE>(score, own_q_tile, k_tile, offsets);
 
-    // Where a query does not see a key, dS is set to 0 after the exponential, which may be infinite: lse is -infinity for a
-    // query that sees nothing, and where lse < -88 even the zeros behind the last key have exp(0 - lse) = infinity.
+    // Where a query does not see a key, dS is set to 0 after the exponential, which may be infinite: lse is -infinity for
+    // a query that sees nothing, and where lse < -88 even the zeros behind the last key have exp(0 - lse) = infinity.
     const bool masked = mask.hides(first_key + tile_keys);
     std::uint32_t d_score[M16][N8][2];
 #pragma unroll
@@ -149,9 +149,8 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<QueryGradientTile
     }
     add_weights_times_rows<HEAD_SIZE>(dq, d_score, k_tile, offsets);
   }
-  store_rows<HEAD_SIZE, M16, NATIVE>(
-      a.dq + head_begin(place.batch, a.query_length, warp_query, a.heads, place.head, head_size), q_stride,
-      a.query_length - warp_query, columns, dq, a.scale, own_q_tile, at);
+  store_rows<HEAD_SIZE, M16, NATIVE>(a.dq + q_begin + row_begin(at.warp * warp_queries, q_stride), q_stride,
+                                     a.query_length - warp_query, columns, dq, a.scale, own_q_tile, at);
 }
 
 // ---- dk and dv ----------------------------------------------------------------------------------------------------
@@ -194,9 +193,9 @@ enum class KeyGradients { both, only_dk, only_dv };
 ///     ds = p * (dot(d_out[i], v[j]) - row_dot[i])
 ///     dv[j] += p * d_out[i]
 ///     dk[j] += scale * ds * q[i]
-/// Keys are the rows here: S^T and dP^T are computed, so that P^T and dS^T are left operands of the products as they are. lse
-/// and row_dot belong to columns, and travel with the tiles of q and d_out, which have two buffers: the next ones arrive while
-/// these are computed with.
+/// Keys are the rows here: S^T and dP^T are computed, so that P^T and dS^T are left operands of the products as they are.
+/// lse and row_dot belong to columns, and travel with the tiles of q and d_out, which have two buffers: the next ones arrive
+/// while these are computed with.
 template <int HEAD_SIZE, bool NATIVE, KeyGradients GRADIENTS>
 __global__ void __launch_bounds__(threads_of_block, blocks_for<KeyGradientTile<HEAD_SIZE>, NATIVE>)
     key_gradient_kernel(const AttentionArguments<bf16> a, const BlockOrder order) {
@@ -205,12 +204,12 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<KeyGradientTile<H
   constexpr int tile_size = tile_queries * HEAD_SIZE;
   constexpr bool with_dk = GRADIENTS != KeyGradients::only_dv, with_dv = GRADIENTS != KeyGradients::only_dk;
   DYNAMIC_SHARED(shared);
-  bf16* const k_tile = reinterpret_cast<bf16*>(shared);                               // [tile_keys][HEAD_SIZE]
-  bf16* const v_tile = k_tile + tile_keys * HEAD_SIZE;                                // [tile_keys][HEAD_SIZE]
-  bf16* const q_tiles = v_tile + tile_keys * HEAD_SIZE;                               // [2][tile_queries][HEAD_SIZE]
-  bf16* const d_out_tiles = q_tiles + 2 * tile_size;                                  // [2][tile_queries][HEAD_SIZE]
-  float* const lse_tiles = reinterpret_cast<float*>(d_out_tiles + 2 * tile_size);     // [2][tile_queries]
-  float* const row_dot_tiles = lse_tiles + 2 * tile_queries;                          // [2][tile_queries]
+  bf16* const k_tile = reinterpret_cast<bf16*>(shared);  // [tile_keys][HEAD_SIZE]
+  bf16* const v_tile = k_tile + tile_keys * HEAD_SIZE;   // [tile_keys][HEAD_SIZE]
+  bf16* const q_tiles = v_tile + tile_keys * HEAD_SIZE;  // [2][tile_queries][HEAD_SIZE]
+  bf16* const d_out_tiles = q_tiles + 2 * tile_size;     // [2][tile_queries][HEAD_SIZE]
+  float* const lse_tiles = reinterpret_cast<float*>(d_out_tiles + 2 * tile_size);  // [2][tile_queries]
+  float* const row_dot_tiles = lse_tiles + 2 * tile_queries;                       // [2][tile_queries]
 
   const LanePosition at;
   const FragmentOffsets<HEAD_SIZE> offsets;
@@ -233,12 +232,12 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<KeyGradientTile<H
     const int rows = a.query_length - next_query;
     load_tile<HEAD_SIZE, tile_queries, NATIVE>(
         q_tiles + buffer * tile_size,
-        a.q + head_begin(place.batch, a.query_length, next_query, a.heads, next_head, head_size), q_stride, rows,
-        columns);
+        a.q + head_begin(place.batch, a.query_length, next_query, a.heads, next_head, head_size), q_stride,
+        rows, columns);
     load_tile<HEAD_SIZE, tile_queries, NATIVE>(
         d_out_tiles + buffer * tile_size,
-        a.d_out + head_begin(place.batch, a.query_length, next_query, a.heads, next_head, head_size), q_stride, rows,
-        columns);
+        a.d_out + head_begin(place.batch, a.query_length, next_query, a.heads, next_head, head_size),
+        q_stride, rows, columns);
     // Queries behind the last one come as zeros in everything: P is 1, d_out and dP - D are 0, and so they add nothing.
     const int thread = static_cast<int>(threadIdx.x), i = thread % tile_queries;
     const bool inside = i < rows;
@@ -265,12 +264,12 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<KeyGradientTile<H
   if (steps > 0) {
     const int rows = a.key_length - first_key;
     load_tile<HEAD_SIZE, tile_keys, NATIVE>(
-        k_tile, a.k + head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, head_size), k_stride,
-        rows, columns);
+        k_tile, a.k + head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, head_size),
+        k_stride, rows, columns);
     if (with_dk) {
       load_tile<HEAD_SIZE, tile_keys, NATIVE>(
-          v_tile, a.v + head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, head_size), k_stride,
-          rows, columns);
+          v_tile, a.v + head_begin(place.batch, a.key_length, first_key, a.kv_heads, place.head, head_size),
+          k_stride, rows, columns);
     }
     load_next_step(0);
   }

@@ -7,8 +7,8 @@
 
 namespace escalera::cuda::attention {
 
-/// M16 * 16 queries per warp, `keys` keys at a time, and as many blocks on a multiprocessor as registers and shared memory are
-/// to allow. The more rows a warp has, the more often it uses what it loads from shared memory.
+/// M16 * 16 queries per warp, `keys` keys at a time, and for how many blocks on a multiprocessor the registers should
+/// suffice. The more rows a warp has, the more often it uses what it loads from shared memory.
 template <int HEAD_SIZE>
 struct ForwardTile;
 template <>
@@ -60,8 +60,9 @@ __device__ __forceinline__ void mask_scores(float (&score)[M16][N8][4], const Wa
 ///     lse[i] = log(sum over j of exp(s[j]))
 ///     out[i] = sum over j of exp(s[j] - lse[i]) * v[j]
 /// with the keys taken a tile at a time. Of each row the largest score so far, m, and the sum of exp(s - m) are kept; when a
-/// tile brings a larger m, the sum and out shrink to match. A row belongs to the four lanes of a quad. Keys and values have one
-/// buffer each: values arrive while the scores are computed, the next keys during the softmax and the product with the values.
+/// tile brings a larger m, the sum and out shrink to match. A row belongs to four neighbouring lanes. Keys and values have
+/// one buffer each: values arrive while the scores are computed, the next keys during the softmax and the product with the
+/// values.
 template <int HEAD_SIZE, bool NATIVE>
 __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_SIZE>, NATIVE>)
     forward_kernel(const AttentionArguments<bf16> a, const BlockOrder order) {
@@ -81,7 +82,9 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
   const int first_query = (order.tiles - 1 - place.tile) * tile_queries;  // the last queries see most keys
   const int warp_query = first_query + at.warp * warp_queries;
   const int kv_head = place.head / (a.heads / a.kv_heads);
-  const long long kv_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, head_size);
+  const long long q_begin =
+      head_begin(place.batch, a.query_length, first_query, a.heads, place.head, head_size);
+  const long long k_begin = head_begin(place.batch, a.key_length, 0, a.kv_heads, kv_head, head_size);
   bf16* const own_q_tile = q_tile + at.warp * warp_queries * HEAD_SIZE;
 
   const int keys = visible_keys(a, min(first_query + tile_queries, a.query_length) - 1);
@@ -95,16 +98,15 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
   }
 
   if (keys > 0) {
-    load_tile<HEAD_SIZE, tile_queries, NATIVE>(
-        q_tile, a.q + head_begin(place.batch, a.query_length, first_query, a.heads, place.head, head_size), q_stride,
-        a.query_length - first_query, columns);
-    load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + kv_begin, k_stride, a.key_length, columns);
+    load_tile<HEAD_SIZE, tile_queries, NATIVE>(q_tile, a.q + q_begin, q_stride, a.query_length - first_query,
+                                               columns);
+    load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + k_begin, k_stride, a.key_length, columns);
     commit_copies();
   }
   for (int first_key = 0; first_key < keys; first_key += tile_keys) {
     wait_copies<0>();
     __syncthreads();  // the keys (and queries) are there; no warp needs the previous values any more
-    load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + kv_begin + row_begin(first_key, k_stride), k_stride,
+    load_tile<HEAD_SIZE, tile_keys, NATIVE>(v_tile, a.v + k_begin + row_begin(first_key, k_stride), k_stride,
                                             a.key_length - first_key, columns);
     commit_copies();
 
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
     __syncthreads();  // the values are there; no warp needs the keys any more
     if (first_key + tile_keys < keys) {
       const int next_key = first_key + tile_keys;
-      load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + kv_begin + row_begin(next_key, k_stride), k_stride,
+      load_tile<HEAD_SIZE, tile_keys, NATIVE>(k_tile, a.k + k_begin + row_begin(next_key, k_stride), k_stride,
                                               a.key_length - next_key, columns);
       commit_copies();
     }
@@ -139,7 +141,8 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
         const float shift = new_largest == -INFINITY ? 0.f : new_largest * a.scale_log2;
         const float shrink = exp2_fast(largest[m][h] * a.scale_log2 - shift);
         largest[m][h] = new_largest;
-        float new_sum = sum[m][h] * shrink;  // of this lane's columns only; the quad's are added up at the end
+        float new_sum =
+            sum[m][h] * shrink;  // of this lane's columns only; the quad's are added up at the end
 #pragma unroll
         for (int n = 0; n < N8; ++n) {
           const float x = exp2_fast(fmaf(score[m][n][2 * h], a.scale_log2, -shift));
@@ -169,7 +172,8 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
       const float lse = row_sum == 0.f ? -INFINITY : largest[m][h] * a.scale + logf(row_sum);
       const int query = warp_query + m * 16 + at.row + 8 * h;
       if (at.column == 0 && query < a.query_length) {
-        a.lse_written[(static_cast<long long>(place.batch) * a.query_length + query) * a.heads + place.head] = lse;
+        a.lse_written[(static_cast<long long>(place.batch) * a.query_length + query) * a.heads + place.head] =
+            lse;
       }
 #pragma unroll
       for (int n = 0; n < HEAD_SIZE / 8; ++n) {
@@ -178,9 +182,9 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
       }
     }
   }
-  store_rows<HEAD_SIZE, M16, NATIVE>(
-      a.out_written + head_begin(place.batch, a.query_length, warp_query, a.heads, place.head, head_size), q_stride,
-      a.query_length - warp_query, columns, out, 1.f, own_q_tile, at);
+  store_rows<HEAD_SIZE, M16, NATIVE>(a.out_written + q_begin + row_begin(at.warp * warp_queries, q_stride),
+                                     q_stride, a.query_length - warp_query, columns, out, 1.f, own_q_tile,
+                                     at);
 }
 
 }  // namespace escalera::cuda::attention

@@ -17,8 +17,9 @@ bool is_native(const AttentionArguments<bf16>& a) {
 
 /// Starts a block for each of `order`, with tiles of `rows` rows in shared memory and `floats` numbers beside them.
 template <int HEAD_SIZE>
-void launch_tiles(void (*kernel)(const AttentionArguments<bf16>, const BlockOrder), const AttentionArguments<bf16>& a,
-                  const BlockOrder& order, int rows, int floats, cudaStream_t stream) {
+void launch_tiles(void (*kernel)(const AttentionArguments<bf16>, const BlockOrder),
+                  const AttentionArguments<bf16>& a, const BlockOrder& order, int rows, int floats,
+                  cudaStream_t stream) {
   const std::size_t bytes = sizeof(bf16) * HEAD_SIZE * static_cast<std::size_t>(rows) +
                             sizeof(float) * static_cast<std::size_t>(floats);
   allow_shared_memory(kernel, bytes);
@@ -33,7 +34,8 @@ void launch_forward(const AttentionArguments<bf16>& a, cudaStream_t stream) {
   if constexpr (HEAD_SIZE <= 128) {
     if (is_native<HEAD_SIZE>(a)) kernel = forward_kernel<HEAD_SIZE, true>;
   }
-  launch_tiles<HEAD_SIZE>(kernel, a, query_tile_order(a, tile_queries), tile_queries + 2 * Shape::keys, 0, stream);
+  launch_tiles<HEAD_SIZE>(kernel, a, query_tile_order(a, tile_queries), tile_queries + 2 * Shape::keys, 0,
+                          stream);
 }
 
 template <int HEAD_SIZE, KeyGradients GRADIENTS>
@@ -44,8 +46,8 @@ void launch_key_gradient(const AttentionArguments<bf16>& a, cudaStream_t stream)
   if constexpr (HEAD_SIZE <= 128) {
     if (is_native<HEAD_SIZE>(a)) kernel = key_gradient_kernel<HEAD_SIZE, true, GRADIENTS>;
   }
-  launch_tiles<HEAD_SIZE>(kernel, a, key_tile_order(a, tile_keys), 2 * tile_keys + 4 * Shape::queries, 4 * Shape::queries,
-                          stream);
+  launch_tiles<HEAD_SIZE>(kernel, a, key_tile_order(a, tile_keys), 2 * tile_keys + 4 * Shape::queries,
+                          4 * Shape::queries, stream);
 }
 
 template <int HEAD_SIZE>
@@ -62,7 +64,8 @@ void launch_backward(const AttentionArguments<bf16>& a, cudaStream_t stream) {
   if constexpr (HEAD_SIZE <= 128) {
     if (is_native<HEAD_SIZE>(a)) kernel = query_gradient_kernel<HEAD_SIZE, true>;
   }
-  launch_tiles<HEAD_SIZE>(kernel, a, query_tile_order(a, tile_queries), 2 * tile_queries + 2 * Shape::keys, 0, stream);
+  launch_tiles<HEAD_SIZE>(kernel, a, query_tile_order(a, tile_queries), 2 * tile_queries + 2 * Shape::keys, 0,
+                          stream);
 }
 
 }  // namespace escalera::cuda::attention

@@ -30,7 +30,8 @@ struct Columns {
   int copy_bytes;  ///< 16, 4 or 2, see AttentionArguments
 };
 
-/// The blocks on a multiprocessor that a kernel is compiled for. A padded one has more to remember: it may have more registers.
+/// The blocks on a multiprocessor that a kernel is compiled for. A padded one has more to remember, so it may have more
+/// registers.
 template <class Shape, bool NATIVE>
 constexpr int blocks_for = NATIVE || Shape::blocks == 1 ? Shape::blocks : Shape::blocks - 1;
 
@@ -38,7 +39,8 @@ constexpr int blocks_for = NATIVE || Shape::blocks == 1 ? Shape::blocks : Shape:
 struct LanePosition {
   int warp, lane, row, column;
   __device__ __forceinline__ LanePosition()
-      : warp(static_cast<int>(threadIdx.x / 32)),
+      // The first lane tells the others, so that the compiler knows that a warp goes the same way at branches on `warp`.
+      : warp(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0)),
         lane(static_cast<int>(threadIdx.x % 32)),
         row(static_cast<int>(threadIdx.x % 32 / 4)),
         column(static_cast<int>(threadIdx.x % 4 * 2)) {}
@@ -54,11 +56,11 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
 
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
-/// A tile is [rows][HEAD_SIZE], in chunks of 16 bytes. Shared memory delivers 128 bytes at a time, eight chunks, if they lie
-/// in different eighths of a 128-byte line. ldmatrix asks for the same chunk of eight consecutive rows, which in a plain layout
-/// lie in the same eighth. So the chunks of a row trade places: chunk c lies where c XOR (a number that differs between the
-/// rows) would. Rows of 32 or 64 bytes share a line, so their number changes only from line to line; of a row of 12 chunks
-/// (96 columns) those in the same group of 4 trade places.
+/// A tile is [rows][HEAD_SIZE], in chunks of 16 bytes. Shared memory delivers eight chunks at a time, if they lie in
+/// different eighths of a 128-byte line. load_matrices() asks for the same chunk of eight consecutive rows; in a plain
+/// layout with 64 columns these would all lie in the same eighth. So the chunks of a row trade places: chunk c lies where
+/// c XOR (row % 8) would. Rows of 32 or 64 bytes share a line, and the number to XOR with grows from line to line only; of
+/// 12 chunks (96 columns) those in the same group of 4 trade places.
 template <int HEAD_SIZE>
 struct Tile {
   static_assert(HEAD_SIZE % 16 == 0);
@@ -98,8 +100,8 @@ template <int HEAD_SIZE, int ROWS, bool NATIVE>
 __device__ __forceinline__ void load_tile(bf16* tile, const bf16* source, int row_stride, int valid_rows,
                                           const Columns& columns) {
   using Layout = Tile<HEAD_SIZE>;
-  // Neighbouring threads copy neighbouring chunks. A thread keeps its chunks and goes down the rows in steps of a multiple of
-  // 8 with one running pointer: with an address per row, the compiler holds dozens of them through the main loop.
+  // Neighbouring threads copy neighbouring chunks. A thread keeps its chunks and goes down the rows, in steps of a multiple
+  // of 8, with one running pointer: given an address per row, the compiler holds dozens of them through the main loop.
   constexpr int lanes = Layout::power_of_two < 16 ? Layout::power_of_two : 16;
   constexpr int rows_at_once = threads_of_block / lanes;
   static_assert(rows_at_once % 8 == 0);
@@ -120,8 +122,8 @@ __device__ __forceinline__ void load_tile(bf16* tile, const bf16* source, int ro
 
 // ---- the mask -----------------------------------------------------------------------------------------------------
 
-/// What the queries of one warp see. Near the diagonal and behind the last query there are warps that see nothing of a tile of
-/// keys that others see; they skip its products, but not the barriers.
+/// What the queries of one warp see. Near the diagonal and behind the last query there are warps that see nothing of a tile
+/// of keys that others see; they skip its products, but not the barriers.
 class WarpMask {
  public:
   template <class Element>
@@ -157,8 +159,8 @@ __device__ __forceinline__ void set_zero(float (&sum)[M16][N8][4]) {
 }
 
 /// Where a lane points to for load_matrices(), in elements from the first of 16 rows of a tile: operands of tensor cores are
-/// pieces of 16 rows x 16 columns, four 8x8 matrices. Kept as one number per kind; for the other columns, XOR moves it to
-/// where the chunk lies (see Tile), and that is cheaper than a register for each of them.
+/// pieces of 16 rows x 16 columns, four 8x8 matrices. One number is kept for either kind of operand, for the first columns;
+/// XOR moves it to where a chunk of other columns lies (see Tile), which is cheaper than a register for each of them.
 template <int HEAD_SIZE>
 class FragmentOffsets {
  public:
@@ -189,7 +191,7 @@ class FragmentOffsets {
 template <int HEAD_SIZE, int M16, int N8>
 __device__ __forceinline__ void add_rows_times_rows(float (&sum)[M16][N8][4], const bf16* a, const bf16* b,
                                                     const FragmentOffsets<HEAD_SIZE>& offsets) {
-#pragma unroll 2  // unrolled altogether, the compiler keeps all offsets through the main loop and runs out of registers
+#pragma unroll 4  // not more: the compiler would hold all offsets through the main loop and run out of registers
   for (int k16 = 0; k16 < HEAD_SIZE / 16; ++k16) {
     std::uint32_t a_fragment[M16][4];
 #pragma unroll
@@ -207,13 +209,14 @@ __device__ __forceinline__ void add_rows_times_rows(float (&sum)[M16][N8][4], co
   }
 }
 
-/// `weights` are an accumulator of an earlier product, rounded: weights[m][n][h] holds columns `column` and `column` + 1 of row
-/// `row` + 8 h of piece (m, n). Two such pieces side by side are exactly the left operand of a tensor-core product, so P and dS
-/// never pass through shared memory. Equivalent to
+/// `weights` are an accumulator of an earlier product, rounded: weights[m][n][h] holds columns `column` and `column` + 1 of
+/// row `row` + 8 h of piece (m, n). Two such pieces side by side are exactly the left operand of a tensor-core product, so
+/// P and dS never pass through shared memory. Equivalent to
 ///   sum[i][c] += weights[i][j] * b[j][c]   for i in [0, M16 * 16), j in [0, K8 * 8), c in [0, HEAD_SIZE)
 template <int HEAD_SIZE, int M16, int K8>
 __device__ __forceinline__ void add_weights_times_rows(float (&sum)[M16][HEAD_SIZE / 8][4],
-                                                       const std::uint32_t (&weights)[M16][K8][2], const bf16* b,
+                                                       const std::uint32_t (&weights)[M16][K8][2],
+                                                       const bf16* b,
                                                        const FragmentOffsets<HEAD_SIZE>& offsets) {
 #pragma unroll
   for (int k = 0; k < K8; k += 2) {
@@ -240,8 +243,8 @@ __device__ __forceinline__ void add_weights_times_rows(float (&sum)[M16][HEAD_SI
 /// warp's own M16 * 16 rows of a tile that it alone has read from and does not need any more.
 template <int HEAD_SIZE, int M16, bool NATIVE>
 __device__ __forceinline__ void store_rows(bf16* to, int row_stride, int valid_rows, const Columns& columns,
-                                           const float (&sum)[M16][HEAD_SIZE / 8][4], float factor, bf16* tile,
-                                           const LanePosition& at) {
+                                           const float (&sum)[M16][HEAD_SIZE / 8][4], float factor,
+                                           bf16* tile, const LanePosition& at) {
   using Layout = Tile<HEAD_SIZE>;
   __syncwarp();  // all lanes have read the tile
 #pragma unroll

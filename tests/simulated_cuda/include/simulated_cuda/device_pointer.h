@@ -11,12 +11,18 @@ inline constexpr std::uintptr_t tag_mark = std::uintptr_t{0x7d} << 56;
 inline constexpr std::uintptr_t address_mask = (std::uintptr_t{1} << 48) - 1;
 inline constexpr int max_devices = 256;
 
-inline std::uintptr_t bits(const volatile void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+inline std::uintptr_t bits(const volatile void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
 
-inline bool is_tagged(const volatile void* pointer) { return bits(pointer) >> 56 == tag_mark >> 56; }
+inline bool is_tagged(const volatile void* pointer) {
+  return bits(pointer) >> 56 == tag_mark >> 56;
+}
 
 /// The device whose memory a tagged pointer means.
-inline int device_of(const volatile void* pointer) { return static_cast<int>(bits(pointer) >> 48 & 0xff); }
+inline int device_of(const volatile void* pointer) {
+  return static_cast<int>(bits(pointer) >> 48 & 0xff);
+}
 
 template <class T>
 T* tagged(T* address, int device) {

@@ -41,7 +41,9 @@ struct CurrentThread {
 };
 extern SIMULATED_CUDA_THREAD_LOCAL CurrentThread current_thread;
 
-inline unsigned lane() { return current_thread.number & 31u; }
+inline unsigned lane() {
+  return current_thread.number & 31u;
+}
 
 /// What a barrier does with the values of all threads of the block; the values of exited threads are null.
 using BlockOperation = void (*)(void** values, unsigned threads);
@@ -52,7 +54,7 @@ void block_barrier(std::source_location where, BlockOperation operation = nullpt
 struct WarpOperation {
   const char* name;
   void (*run)(void** values, unsigned lanes);
-  bool one_site = true;         ///< all lanes have to come from the same place in the source
+  bool one_site = true;  ///< all lanes have to come from the same place in the source
   bool needs_all_lanes = false;
 };
 /// Waits until all lanes of `mask` that have not exited are here with the same operation.
@@ -93,13 +95,16 @@ int barrier_vote(int predicate, Combine, std::source_location where) {
 }  // namespace simulated_cuda
 
 inline int __syncthreads_count(int predicate, std::source_location where = std::source_location::current()) {
-  return simulated_cuda::barrier_vote(predicate, [](int yes, int) { return yes; }, where);
+  return simulated_cuda::barrier_vote(
+      predicate, [](int yes, int) { return yes; }, where);
 }
 inline int __syncthreads_or(int predicate, std::source_location where = std::source_location::current()) {
-  return simulated_cuda::barrier_vote(predicate, [](int yes, int) { return yes > 0 ? 1 : 0; }, where);
+  return simulated_cuda::barrier_vote(
+      predicate, [](int yes, int) { return yes > 0 ? 1 : 0; }, where);
 }
 inline int __syncthreads_and(int predicate, std::source_location where = std::source_location::current()) {
-  return simulated_cuda::barrier_vote(predicate, [](int yes, int voters) { return yes == voters ? 1 : 0; }, where);
+  return simulated_cuda::barrier_vote(
+      predicate, [](int yes, int voters) { return yes == voters ? 1 : 0; }, where);
 }
 
 // Threads of a block run on one host thread, blocks one after the other: every write is seen by who runs next.

@@ -53,8 +53,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     void (*kernel)(Parameters...);
     std::tuple<std::remove_cv_t<Parameters>...> parameters;
   };
-  const auto call = std::make_shared<Call>(
-      Call{kernel, std::tuple<std::remove_cv_t<Parameters>...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...)});
+  const auto call = std::make_shared<Call>(Call{
+      kernel, std::tuple<std::remove_cv_t<Parameters>...>(static_cast<Parameters>(std::forward<Arguments>(arguments))...)});
   simulated_cuda::Launch launch(*config, reinterpret_cast<const void*>(kernel));
   std::apply([&](auto&... parameter) { (launch.admit(parameter), ...); }, call->parameters);
   return launch.submit(

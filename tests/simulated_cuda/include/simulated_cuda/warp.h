@@ -63,13 +63,15 @@ unsigned fold(unsigned mask, unsigned value, const char* name, Combine, std::sou
 
 }  // namespace simulated_cuda
 
-inline void __syncwarp(unsigned mask = simulated_cuda::all_lanes, std::source_location where = std::source_location::current()) {
+inline void __syncwarp(unsigned mask = simulated_cuda::all_lanes,
+                       std::source_location where = std::source_location::current()) {
   static constexpr simulated_cuda::WarpOperation operation{"__syncwarp", [](void**, unsigned) {}, false};
   simulated_cuda::warp_collective(mask, nullptr, operation, where);
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, std::source_location where = std::source_location::current()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              std::source_location where = std::source_location::current()) {
   static constexpr simulated_cuda::WarpOperation operation{"__shfl_sync", simulated_cuda::run_shuffle<T>};
   const unsigned lane = simulated_cuda::lane(), inside = static_cast<unsigned>(width) - 1;
   return simulated_cuda::shuffle(mask, value, (lane & ~inside) | (static_cast<unsigned>(source) & inside), operation, where);
@@ -102,7 +104,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, std::source_location where = std::source_location::current()) {
   return simulated_cuda::fold(
-      mask, predicate ? 1u << simulated_cuda::lane() : 0u, "__ballot_sync", [](unsigned a, unsigned b) { return a | b; }, where);
+      mask, predicate ? 1u << simulated_cuda::lane() : 0u, "__ballot_sync", [](unsigned a, unsigned b) { return a | b; },
+      where);
 }
 inline int __any_sync(unsigned mask, int predicate, std::source_location where = std::source_location::current()) {
   return static_cast<int>(simulated_cuda::fold(
@@ -114,15 +117,15 @@ inline int __all_sync(unsigned mask, int predicate, std::source_location where =
 }
 
 // The __reduce_*_sync family of sm_80.
-#define SIMULATED_CUDA_REDUCE(NAME, TYPE, EXPRESSION)                                                                     \
-  inline TYPE NAME(unsigned mask, TYPE value, std::source_location where = std::source_location::current()) {             \
-    return static_cast<TYPE>(simulated_cuda::fold(                                                                        \
-        mask, static_cast<unsigned>(value), #NAME,                                                                        \
-        [](unsigned x, unsigned y) {                                                                                      \
-          [[maybe_unused]] const TYPE a = static_cast<TYPE>(x), b = static_cast<TYPE>(y);                                 \
-          return static_cast<unsigned>(EXPRESSION);                                                                       \
-        },                                                                                                                \
-        where));                                                                                                          \
+#define SIMULATED_CUDA_REDUCE(NAME, TYPE, EXPRESSION)                                                         \
+  inline TYPE NAME(unsigned mask, TYPE value, std::source_location where = std::source_location::current()) { \
+    return static_cast<TYPE>(simulated_cuda::fold(                                                            \
+        mask, static_cast<unsigned>(value), #NAME,                                                            \
+        [](unsigned x, unsigned y) {                                                                          \
+          [[maybe_unused]] const TYPE a = static_cast<TYPE>(x), b = static_cast<TYPE>(y);                     \
+          return static_cast<unsigned>(EXPRESSION);                                                           \
+        },                                                                                                    \
+        where));                                                                                              \
   }
 SIMULATED_CUDA_REDUCE(__reduce_add_sync, unsigned, x + y)
 SIMULATED_CUDA_REDUCE(__reduce_add_sync, int, x + y)
@@ -130,7 +133,7 @@ SIMULATED_CUDA_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
 SIMULATED_CUDA_REDUCE(__reduce_min_sync, int, a < b ? a : b)
 SIMULATED_CUDA_REDUCE(__reduce_max_sync, unsigned, a < b ? b : a)
 SIMULATED_CUDA_REDUCE(__reduce_max_sync, int, a < b ? b : a)
-SIMULATED_CUDA_REDUCE(__reduce_and_sync, unsigned, x & y)
+SIMULATED_CUDA_REDUCE(__reduce_and_sync, unsigned, x& y)
 SIMULATED_CUDA_REDUCE(__reduce_or_sync, unsigned, x | y)
 SIMULATED_CUDA_REDUCE(__reduce_xor_sync, unsigned, x ^ y)
 #undef SIMULATED_CUDA_REDUCE
