@@ -65,7 +65,7 @@ TEST_F(Refusal, ModelsThatDoNotFitTogether) {
 }
 
 TEST_F(Refusal, ModelsThatDoNotFitTheMachine) {
-  expect_refused({"--hidden-size", "240000"}, {"GB", "4 ranks of this host", "--hidden-size"});
+  expect_refused({"--hidden-size", "240000"}, {"need", "4 ranks of this host", "--hidden-size"});
   expect_refused({"--num-hidden-layers", "2147483647", "--hidden-size", "240000"},
                  {"--num-hidden-layers 2147483647", "--hidden-size 240000", "parameters"});
 }

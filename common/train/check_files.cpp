@@ -7,11 +7,12 @@
 #include <functional>
 #include <map>
 
-#include "common/data/sampler.h"
 #include "common/cuda/cuda_backend.h"
+#include "common/data/sampler.h"
 #include "common/train/options.h"
 #include "common/train/report.h"
 #include "common/train/setup.h"
+#include "common/train/text_table.h"
 
 namespace escalera {
 namespace {
@@ -111,9 +112,9 @@ void check_memory_of(const TrainOptions& options, double installed, Index ranks,
     for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));
   }
   require<UsageError>(needed * static_cast<double>(ranks) <= installed,
-                      "this model and batch need {:.3g} GB on each of {} rank(s) of this {}, which has {:.3g} GB; take a "
+                      "this model and batch need {} on each of {} ranks of this {}, which has {}; take a "
                       "smaller model (--model, --hidden-size, ...), --micro-batch-size or --seq-length, or fewer ranks",
-                      needed / 1e9, ranks, of_what, installed / 1e9);
+                      human_bytes(needed), ranks, of_what, human_bytes(installed));
 }
 
 double memory_of_host() {
