@@ -1,6 +1,6 @@
 // The instructions that CUDA C++ has no words for: tensor cores, the loads that feed them, and copies that run in the
 // background. A kernel includes this as <cuda_instructions.h>; in simulated CUDA (tests/simulated_cuda) a header of the same
-// name does the same work on the CPU, so that kernels know no difference. PTX ISA chapters are named beside each.
+// name does the same work on the CPU, so that kernels know no difference. The names in brackets are those of the PTX ISA.
 // defines: DYNAMIC_SHARED, multiply_accumulate(), load_matrices(), load_matrices_transposed(), copy_async(),
 //          commit_copies(), wait_copies(), exp2_fast()
 #pragma once

@@ -18,8 +18,9 @@ struct AttentionProblem {
 /// The most columns of a head.
 inline constexpr int largest_head_size = 256;
 
-/// Head sizes from 1 to largest_head_size. 16, 32, 64, 96 and 128 have kernels of their own; others are padded with zeros, inside the
-/// kernel, to the next one of 16, 32, 64, 96, 128 and 256, and take as long as that. float32: to one of 64, 128 and 256.
+/// Head sizes from 1 to largest_head_size. 16, 32, 64, 96 and 128 have kernels of their own; others are padded with zeros,
+/// inside the kernel, to the next one of 16, 32, 64, 96, 128 and 256, and take as long as that. float32: to one of 64, 128
+/// and 256.
 bool attention_supports(int head_size);
 
 /// Writes out [batch * query_length, heads * head_size] and lse [batch * query_length, heads]: the natural logarithm of the

@@ -27,8 +27,8 @@ struct AttentionArguments {
   /// Query i sees key j if j <= i + diagonal. The offsets of the problem, and whether it is causal at all, are in here.
   int diagonal;
   float scale;  ///< 1 / sqrt(head_size)
-  float
-      scale_log2;  ///< scale * log2(e): exp(scale * x) = 2^(scale_log2 * x), and powers of 2 are what the hardware computes
+  /// scale * log2(e): exp(scale * x) = 2^(scale_log2 * x), and powers of 2 are what the hardware computes.
+  float scale_log2;
   int copy_bytes;  ///< 16, 4 or the size of an element: what every row of every tensor is aligned to
   const Element *q, *k, *v, *out, *d_out;
   const float* lse;

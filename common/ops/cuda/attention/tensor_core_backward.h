@@ -164,7 +164,7 @@ struct KeyGradientTile<16> {
 };
 template <>
 struct KeyGradientTile<32> {
-  static constexpr int M16 = 2, queries = 64, blocks = 2;
+  static constexpr int M16 = 2, queries = 32, blocks = 2;
 };
 template <>
 struct KeyGradientTile<64> {

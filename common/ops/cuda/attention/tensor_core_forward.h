@@ -141,8 +141,7 @@ __global__ void __launch_bounds__(threads_of_block, blocks_for<ForwardTile<HEAD_
         const float shift = new_largest == -INFINITY ? 0.f : new_largest * a.scale_log2;
         const float shrink = exp2_fast(largest[m][h] * a.scale_log2 - shift);
         largest[m][h] = new_largest;
-        float new_sum =
-            sum[m][h] * shrink;  // of this lane's columns only; the quad's are added up at the end
+        float new_sum = sum[m][h] * shrink;  // of this lane's columns; the four lanes add up at the end
 #pragma unroll
         for (int n = 0; n < N8; ++n) {
           const float x = exp2_fast(fmaf(score[m][n][2 * h], a.scale_log2, -shift));
