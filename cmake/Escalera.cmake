@@ -83,25 +83,23 @@ function(escalera_program name)
 endfunction()
 
 # escalera_cuda_tests(NAME PROGRAM [FILTER pattern] [VARIANTS name...]): the tests of a GoogleTest program whose names match (default
-# *cuda*), as ctest tests with the label "cuda". On a GPU they run once, and are skipped, with a word, where there is none.
+# *cuda*), as ctest tests with the label "cuda". On a GPU they run once, and are skipped, with a word, where there is none
+# (common_cuda checks that it is not the library that is missing).
 # Simulated, they run once for each way in which a GPU could have done the same work: threads and blocks in forward, reverse or
 # shuffled order, stream work at once or only when somebody waits for it, asynchronous copies that land late or early.
 function(escalera_cuda_tests name program)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "FILTER;TIMEOUT" "VARIANTS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "FILTER" "VARIANTS")
   if(NOT ESCALERA_CUDA OR NOT ESCALERA_TESTS)
     return()
   endif()
   if(NOT arg_FILTER)
     set(arg_FILTER "*cuda*")
   endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 900)
-  endif()
   add_dependencies(cuda_checks ${program})
   set(command ${program} --gtest_filter=${arg_FILTER} --gtest_brief=1)
   if(ESCALERA_CUDA STREQUAL "nvcc")
     add_test(NAME ${name}.cuda COMMAND ${command} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name}.cuda PROPERTIES LABELS cuda TIMEOUT ${arg_TIMEOUT} RESOURCE_LOCK gpu
+    set_tests_properties(${name}.cuda PROPERTIES LABELS cuda TIMEOUT 900 RESOURCE_LOCK gpu
                          SKIP_REGULAR_EXPRESSION "0 tests from 0 test suites;cudaErrorInsufficientDriver;cudaErrorNoDevice")
     return()
   endif()
@@ -114,7 +112,7 @@ function(escalera_cuda_tests name program)
   foreach(variant IN LISTS arg_VARIANTS)
     list(TRANSFORM ${variant} PREPEND SIMULATED_CUDA_ OUTPUT_VARIABLE environment)
     add_test(NAME ${name}.cuda.${variant} COMMAND ${command} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name}.cuda.${variant} PROPERTIES LABELS cuda TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${environment}"
+    set_tests_properties(${name}.cuda.${variant} PROPERTIES LABELS cuda TIMEOUT 900 ENVIRONMENT "${environment}"
                          FAIL_REGULAR_EXPRESSION "0 tests from 0 test suites")
   endforeach()
 endfunction()

@@ -27,6 +27,7 @@ class Arena {
  public:
   /// Host memory, in huge pages where the system has them.
   Arena();
+  /// Memory from `source`.
   explicit Arena(SlabSource source) : source_(std::move(source)) {}
   ~Arena();
   Arena(const Arena&) = delete;

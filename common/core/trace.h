@@ -36,8 +36,8 @@ class Trace {
   /// What was collected so far, in order of completion; the collection starts anew. Sources add what they still have first.
   std::vector<TraceEvent> take();
 
-  /// Whoever learns late when its spans took place, as from a GPU, is called by take() to add them; until removed. Both on the
-  /// thread that takes. `source` must not be called in vain: remove it before what it uses is gone.
+  /// take() calls `source` first: whoever learns late when its spans took place, as from a GPU, adds them then. To be added and
+  /// removed on the thread that takes, and removed before what it uses is gone.
   /// @{
   using Source = std::list<std::function<void()>>::iterator;
   Source add_source(std::function<void()> source) { return sources_.insert(sources_.end(), std::move(source)); }

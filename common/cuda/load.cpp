@@ -9,15 +9,15 @@ namespace escalera {
 namespace {
 
 // In build/<preset>/lib, while programs are in build/<preset>/bin: the pair may be moved together.
-std::string library_path() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  return program.parent_path().parent_path() / "lib" / "libescalera_cuda.so";
+std::filesystem::path build_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
 }
 
 CudaSearch search() {
-  const std::string path = library_path();
+  const std::string path = build_folder() / "lib" / "libescalera_cuda.so";
   if (!std::filesystem::exists(path)) {
-    return {nullptr, fmt::format("there is no {}; build the preset whole: cmake --build", path)};
+    return {nullptr, fmt::format("there is no {}; build it: cmake --build {} --target escalera_cuda", path,
+                                 build_folder().string())};
   }
   // Never closed: objects of its classes may live until the program ends.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "common/comm/local_rank.h"
 #include "common/cuda/cuda_backend.h"
 #include "common/data/sampler.h"
 #include "common/train/options.h"
@@ -146,9 +147,7 @@ void check_data(Communicator& world, const TrainOptions& options) {
 }
 
 void check_memory(Communicator& world, const TrainOptions& options) {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  const std::vector<std::string> hosts = world.gather_strings(host);
+  const std::vector<std::string> hosts = world.gather_strings(host_identity());
   const Index ranks_here = std::count(hosts.begin(), hosts.end(), hosts.front());
   ask_rank_0(world, [&] {
     if (options.device == DeviceKind::cpu) {

@@ -41,10 +41,10 @@ void resolve_device(TrainOptions& options) {
                         "threads, or --device cuda");
     return;
   }
-  cuda_backend();
+  CudaBackend& backend = cuda_backend();
   require<UsageError>(options.dtype != DType::float64,
                       "--device cuda computes in float32 and bfloat16; --dtype float64 needs --device cpu");
-  const Index head_size = options.model.head_size(), largest = cuda_backend().largest_head_size();
+  const Index head_size = options.model.head_size(), largest = backend.largest_head_size();
   require<UsageError>(head_size <= largest,
                       "--device cuda has attention for heads of up to {} columns, and the model's have {}; use --head-dim {} or "
                       "less, or --device cpu",

@@ -24,7 +24,7 @@ class Placement {
 
   /// The operations of this rank's device.
   Ops& ops() { return *ops_; }
-  /// All ranks, for tensors of that device. The world carries messages between hosts' programs.
+  /// All ranks, for tensors of that device.
   Communicator& tensors() { return tensors_ ? *tensors_ : world_; }
   /// Rows for the configuration table.
   std::vector<std::pair<std::string, std::string>> rows() const;

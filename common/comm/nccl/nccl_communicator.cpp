@@ -3,10 +3,10 @@
 #include <cstring>
 #include <exception>
 
+#include "common/comm/host_call.h"
 #include "common/comm/launch.h"
 #include "common/comm/local_rank.h"
 #include "common/comm/nccl/nccl_lane.h"
-#include "common/comm/staged/host_call.h"
 
 namespace escalera::cuda {
 namespace {
@@ -248,9 +248,8 @@ void refuse_shared_devices(Communicator& world, const CudaDevice& device) {
       if (hosts[first] != hosts[second] || devices[first] != devices[second]) continue;
       const std::string host = hosts[first].substr(0, hosts[first].find(' '));
       fail<UsageError>(
-          "ranks {} and {} share one GPU ({} of {}), and NCCL needs one for each rank; --comm mpi (--comm threads where "
-          "ranks are "
-          "threads) goes through host memory instead, or start no more ranks than there are GPUs",
+          "ranks {} and {} share one GPU ({} of {}), and NCCL needs one for each rank; --comm mpi (--comm threads where ranks "
+          "are threads) goes through host memory instead, or start no more ranks than there are GPUs",
           first, second, names[first], host);
     }
   }
@@ -260,9 +259,7 @@ void refuse_shared_devices(Communicator& world, const CudaDevice& device) {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& world, CudaDevice& device) {
   refuse_shared_devices(world, device);
-  auto host = world.split(0, world.rank(), world.name());
-  host->set_trace(nullptr);  // what is traced are the operations of the device
-  return std::make_unique<NcclCommunicator>(std::move(host), device);
+  return std::make_unique<NcclCommunicator>(private_copy(world), device);
 }
 
 }  // namespace escalera::cuda

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "common/comm/call_summary.h"
-#include "common/comm/staged/host_call.h"
+#include "common/comm/host_call.h"
 
 namespace escalera::cuda {
 namespace {

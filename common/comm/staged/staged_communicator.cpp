@@ -2,21 +2,10 @@
 
 #include <exception>
 
+#include "common/comm/host_call.h"
 #include "common/comm/launch.h"
-#include "common/comm/staged/host_call.h"
 
 namespace escalera::cuda {
-namespace {
-
-/// A communicator of the same ranks whose counts, order and name are its own.
-std::unique_ptr<Communicator> private_copy(Communicator& host, const std::string& name) {
-  auto copy = host.split(0, host.rank(), name);
-  copy->set_trace(nullptr);  // what is traced are the operations on device memory
-  return copy;
-}
-
-}  // namespace
-
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> collectives, std::unique_ptr<Communicator> transfers,
                                        CudaDevice& device, Index piece_bytes)
     : Communicator(collectives->rank(), collectives->size(), collectives->name()),
@@ -83,7 +72,7 @@ Work StagedCommunicator::start_control(Call call) {
 std::unique_ptr<Communicator> StagedCommunicator::do_split(int color, int key, const std::string& name) {
   std::unique_ptr<Communicator> part;
   collective_queue_.submit([&] { part = collectives_.host().split(color, key, name); }, true).wait();
-  auto transfers = private_copy(*part, name);
+  auto transfers = private_copy(*part);
   return std::make_unique<StagedCommunicator>(std::move(part), std::move(transfers), device_, collectives_.piece_bytes());
 }
 
@@ -92,8 +81,8 @@ void StagedCommunicator::note_phase(const std::string& phase) {
 }
 
 std::unique_ptr<Communicator> make_staged_communicator(Communicator& world, CudaDevice& device, Index piece_bytes) {
-  auto collectives = private_copy(world, world.name());
-  auto transfers = private_copy(world, world.name());
+  auto collectives = private_copy(world);
+  auto transfers = private_copy(world);
   return std::make_unique<StagedCommunicator>(std::move(collectives), std::move(transfers), device, piece_bytes);
 }
 

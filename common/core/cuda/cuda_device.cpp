@@ -88,9 +88,12 @@ std::shared_ptr<void> CudaDevice::span(Trace* trace, std::string_view name) {
   if (!span) return nullptr;
   spans_.mark(span, stream());
   return {span.get(), [this, span](void*) {
-            spans_.mark(span, stream());
-            spans_.end(span);
-            spans_.collect();
+            try {
+              spans_.mark(span, stream());
+              spans_.end(span);
+              spans_.collect();
+            } catch (const Error&) {  // may be on the way up from the very failure; the next call on the stream says it again
+            }
           }};
 }
 

@@ -5,7 +5,6 @@
 namespace escalera::cuda {
 
 struct StreamSpan {
-  Trace* trace = nullptr;
   TraceEvent event;
   std::vector<Event> marks;  // begin and end of each part
   std::shared_ptr<StreamSpans::Base> base;
@@ -44,7 +43,6 @@ StreamSpans::Span StreamSpans::begin(Trace* trace, std::string_view row, std::st
     hand_in_ = trace->add_source([this] { collect(true); });
   }
   auto span = std::make_shared<StreamSpan>();
-  span->trace = trace;
   span->event = {std::string(name), std::string(row), 0, 0, bytes};
   span->base = base();
   return span;
@@ -76,7 +74,7 @@ void StreamSpans::collect(bool all) {
     const auto [first, last] = std::minmax_element(times.begin(), times.end());
     span.event.begin = *first;
     span.event.end = *last;
-    span.trace->add(span.event);
+    trace_->add(span.event);
     place = ended_.erase(place);
   }
 }

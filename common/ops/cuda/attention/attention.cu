@@ -8,6 +8,7 @@
 
 #include "common/core/cuda/launch.h"
 #include "common/ops/cuda/attention/attention_launch.h"
+#include "common/ops/cuda/vector.h"
 
 namespace escalera::cuda {
 namespace attention {
@@ -16,19 +17,6 @@ namespace attention {
 
 constexpr int row_dot_threads = 128;
 
-/// A few elements next to each other, read at once.
-template <class Element, int COUNT>
-struct alignas(COUNT * sizeof(Element)) Elements {
-  Element value[COUNT];
-};
-
-__device__ __forceinline__ float to_float(float x) {
-  return x;
-}
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-
 /// D [batch, heads, query_length]. Equivalent to
 ///   row_dot[b][h][i] = sum over c of d_out[b][i][h][c] * out[b][i][h][c]
 /// `lanes` threads, a power of two up to 32, share a row; each reads COUNT elements at a time. Rows are taken in the order
@@ -36,7 +24,6 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
 template <class Element, int COUNT>
 __global__ void __launch_bounds__(row_dot_threads)
     row_dot_kernel(const AttentionArguments<Element> a, float* row_dot, int lanes) {
-  using Vector = Elements<Element, COUNT>;
   const long long rows = static_cast<long long>(a.batch) * a.heads * a.query_length;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes;
   const long long row = static_cast<long long>(blockIdx.x) * (row_dot_threads / lanes) + thread / lanes;
@@ -45,10 +32,9 @@ __global__ void __launch_bounds__(row_dot_threads)
     const long long head = row / a.query_length, query = row % a.query_length, batch = head / a.heads;
     const long long begin = ((batch * a.query_length + query) * a.heads + head % a.heads) * a.head_size;
     for (int column = lane * COUNT; column < a.head_size; column += lanes * COUNT) {
-      const Vector x = *reinterpret_cast<const Vector*>(a.d_out + begin + column);
-      const Vector y = *reinterpret_cast<const Vector*>(a.out + begin + column);
+      const Floats<COUNT> x = load<COUNT>(a.d_out + begin + column), y = load<COUNT>(a.out + begin + column);
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i) sum = fmaf(to_float(x.value[i]), to_float(y.value[i]), sum);
+      for (int i = 0; i < COUNT; ++i) sum = fmaf(x[i], y[i], sum);
     }
   }
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -68,8 +54,8 @@ void launch_row_dot(const AttentionArguments<Element>& a, float* row_dot, cudaSt
 
 template <class Element>
 void compute_row_dot(const AttentionArguments<Element>& a, float* row_dot, cudaStream_t stream) {
-  constexpr int wide = 16 / static_cast<int>(sizeof(Element));
-  if (a.copy_bytes == 16) {
+  constexpr int wide = access_bytes / static_cast<int>(sizeof(Element));
+  if (a.copy_bytes == access_bytes) {
     launch_row_dot<Element, wide>(a, row_dot, stream);
   } else {
     launch_row_dot<Element, 1>(a, row_dot, stream);

@@ -1,6 +1,12 @@
-#include "common/comm/staged/host_call.h"
+#include "common/comm/host_call.h"
 
-namespace escalera::cuda {
+namespace escalera {
+
+std::unique_ptr<Communicator> private_copy(Communicator& host) {
+  auto copy = host.split(0, host.rank(), host.name());
+  copy->set_trace(nullptr);
+  return copy;
+}
 
 void run_on_host(Communicator& host, const Call& call) {
   switch (call.operation) {
@@ -22,4 +28,4 @@ void run_on_host(Communicator& host, const Call& call) {
   }
 }
 
-}  // namespace escalera::cuda
+}  // namespace escalera
