@@ -1,8 +1,5 @@
 #include "step01_dp/data_parallel.h"
 
-#include <array>
-#include <cstdint>
-
 namespace escalera {
 
 std::string_view to_string(DpMode mode) {
@@ -63,22 +60,6 @@ void DataParallel::finish_step() {
   complete_.clear();
   for (Work& work : in_flight_) work.wait();
   in_flight_.clear();
-}
-
-void check_replicas(Communicator& group, Device& device, const Tensor& weights, Index step) {
-  if (group.size() == 1) return;
-  std::vector<std::uint64_t> words(static_cast<std::size_t>((weights.bytes() + 7) / 8), 0);
-  device.copy_to_host(words.data(), weights.data(), weights.bytes());
-  // FNV-1a on four interleaved streams of words: one stream would wait for its own multiplications.
-  std::array<std::uint64_t, 4> hash{0xcbf29ce484222325ULL, 1, 2, 3};
-  for (std::size_t i = 0; i < words.size(); i++) hash[i % 4] = (hash[i % 4] ^ words[i]) * 0x100000001b3ULL;
-  const std::string mine = fmt::format("{:016x}{:016x}{:016x}{:016x}", hash[0], hash[1], hash[2], hash[3]);
-  const std::vector<std::string> all = group.gather_strings(mine);
-  for (std::size_t rank = 1; rank < all.size(); rank++) {
-    require(all[rank] == all[0],
-            "replicas have drifted apart at step {}: the weights of {} rank {} (hash {}) differ from those of rank 0 ({})",
-            step, group.name(), rank, all[rank], all[0]);
-  }
 }
 
 }  // namespace escalera

@@ -48,8 +48,4 @@ class DataParallel final : public UnitHooks {
   std::vector<Work> in_flight_;        // overlapped: being summed
 };
 
-/// Throws Error, naming the first rank that differs, unless `weights` are bitwise the same on all ranks of `group`: the same
-/// sums and the same updates must have kept the replicas together.
-void check_replicas(Communicator& group, Device& device, const Tensor& weights, Index step);
-
 }  // namespace escalera

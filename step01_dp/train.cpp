@@ -14,6 +14,7 @@
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
 #include "common/train/options.h"
+#include "common/train/replicas.h"
 #include "common/train/report.h"
 #include "common/train/session.h"
 #include "common/train/setup.h"
@@ -55,7 +56,7 @@ void train(Communicator& world, Options options) {
   ProcessMesh::validate(sizes, world.size(), "tp,cp,pp,dp");
   check_files(world, settings);
   check_data(world, settings);
-  check_memory(world, settings);
+  check_memory(world, settings, [&] { return predict_memory(settings); });
   Trace trace;
   world.set_trace(&trace);
   set_phase(world, "finding devices");
@@ -131,7 +132,7 @@ void train(Communicator& world, Options options) {
     set_phase(world, fmt::format("step {}, update", step));
     const double rate = learning_rate.at(step);
     optimizer->update(rate, clip_factor(norm, settings.clip));
-    if (settings.check_replicas == Automatic::on) check_replicas(dp, device, model.flat_weights(), step);
+    if (settings.check_replicas == Automatic::on) check_replicas(world, model, step);
 
     session.end_step({step, loss, norm, rate});
     if (held_out && (step % settings.eval_every == 0 || step == settings.stop_after)) {

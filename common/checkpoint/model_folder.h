@@ -21,8 +21,9 @@ void load_weights(Model& model, const std::string& dir, const std::string& optio
 
 /// Writes config.json and model.safetensors, with the weights in the model's type under Hugging Face's names. Makes the
 /// folder where there is none. Each file is replaced only when its successor is complete, the weights first. Collective
-/// over `world`, whose ranks all hold the whole model; rank 0 writes. Throws on all ranks if one holds only a part, or if
-/// rank 0 cannot write: an Error that names the path there, a PeerError with the same words elsewhere.
+/// over `world`, whose ranks hold the model between them in any layout (WholeTensors); rank 0 gets one parameter at a time and
+/// writes. Throws on all ranks if rank 0 cannot write: an Error that names the path there, a PeerError with the same words
+/// elsewhere.
 void save_folder(Communicator& world, Model& model, const std::string& dir);
 
 /// Writes every gradient as it stands, in the type it is accumulated in, under its parameter's name. Collective, and throws,

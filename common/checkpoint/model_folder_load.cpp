@@ -127,23 +127,13 @@ class FolderTensors {
   std::map<std::string, const SafetensorsReader*> place_;
 };
 
-/// The elements of `parameter` that this rank holds, as its local matrix with zeros for padding.
-std::vector<double> read_local(const SafetensorsReader& file, const Parameter& parameter) {
-  using Split = Parameter::Split;
-  const Index first_row = parameter.split == Split::rows ? parameter.slice.begin : 0;
-  const Index rows = parameter.split == Split::rows ? parameter.slice.size : parameter.rows;
-  if (parameter.split != Split::columns) {  // whole rows: one piece of the file
-    std::vector<double> values =
-        file.values(parameter.name, first_row * parameter.columns, rows * parameter.columns);
-    values.resize(static_cast<std::size_t>(parameter.local_size()), 0.0);
-    return values;
-  }
-  std::vector<double> values(static_cast<std::size_t>(parameter.local_size()), 0.0);
-  for (Index row = 0; row < rows; row++) {
-    const std::vector<double> piece =
-        file.values(parameter.name, row * parameter.columns + parameter.slice.begin, parameter.slice.size);
-    std::copy(piece.begin(), piece.end(), values.begin() + row * parameter.local_columns());
-  }
+/// The local elements `part` of `parameter`, with zeros for padding.
+std::vector<double> read_local(const SafetensorsReader& file, const Parameter& parameter, const Range& part) {
+  std::vector<double> values(static_cast<std::size_t>(part.size()), 0.0);
+  parameter.for_each_stretch(part, [&](Index local, Index global, Index count) {
+    const std::vector<double> piece = file.values(parameter.name, global, count);
+    std::copy(piece.begin(), piece.end(), values.begin() + (local - part.begin));
+  });
   return values;
 }
 
@@ -168,10 +158,12 @@ void load_weights(Model& model, const std::string& dir, const std::string& optio
   for (Bucket& bucket : model.buckets()) {
     for (const Parameter& parameter : bucket.parameters) {
       const SafetensorsReader& file = tensors.find(parameter.name, hugging_face_shape(parameter));
-      from_host(ops.device(), read_local(file, parameter),
-                bucket.master.slice_flat(parameter.offset, parameter.local_size()));
+      const Range part = bucket.in_shard(parameter);
+      if (part.size() == 0) continue;
+      from_host(ops.device(), read_local(file, parameter, part),
+                bucket.master.slice_flat(parameter.offset + part.begin - bucket.shard_begin, part.size()));
     }
-    ops.convert(bucket.master, bucket.weights);
+    ops.convert(bucket.master, bucket.weight_shard);
   }
 }
 

@@ -246,18 +246,18 @@ Work Communicator::run(Call call) {
   const auto begin = [&] {
     return counting_control_ ? start_control(std::move(call)) : start(std::move(call));
   };
+  const auto timed = [waited = waited_, trace = trace_, waiting](const auto& wait) {
+    TraceSpan span(trace, "compute", waiting);
+    const std::int64_t since = Trace::now();
+    wait();
+    *waited += Trace::now() - since;
+  };
   if (call.blocking) {
-    TraceSpan span(trace_, "compute", waiting);
-    begin().wait();
+    timed([&] { begin().wait(); });
     return {};
   }
   Work work = begin();
-  if (work.wait_ && trace_ && trace_->enabled()) {
-    work.wait_ = [wait = std::move(work.wait_), trace = trace_, waiting] {
-      TraceSpan span(trace, "compute", waiting);
-      wait();
-    };
-  }
+  if (work.wait_) work.wait_ = [wait = std::move(work.wait_), timed] { timed(wait); };
   return work;
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -196,6 +198,9 @@ class Communicator {
   bool all_equal(std::span<const std::byte> bytes);
   /// Calls and bytes of these helpers so far on this rank, which traffic() leaves out.
   const Traffic& control_traffic() const { return control_; }
+  /// Seconds so far in which the thread of this rank waited for operations of this communicator, control messages included:
+  /// communication that nothing hides. A GPU's compute stream waits by itself; its waiting is in the trace only.
+  double seconds_waited() const { return 1e-9 * static_cast<double>(waited_->load()); }
 
   /// Where spans are recorded; null for nowhere. split() passes it on.
   void set_trace(Trace* trace) { trace_ = trace; }
@@ -243,6 +248,8 @@ class Communicator {
   std::array<Traffic, operation_count> traffic_{};
   Traffic control_{};
   bool counting_control_ = false;
+  // Nanoseconds. A Work may be waited for on another thread, and when its communicator is gone.
+  std::shared_ptr<std::atomic<std::int64_t>> waited_ = std::make_shared<std::atomic<std::int64_t>>(0);
   Trace* trace_ = nullptr;
 };
 

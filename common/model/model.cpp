@@ -1,6 +1,8 @@
 #include "common/model/model.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "common/core/thread_pool.h"
 #include "common/ops/rope_table.h"
@@ -62,18 +64,29 @@ Model::Model(Ops& ops, const ModelConfig& config, const ModelOptions& options, c
 void Model::allocate() {
   Device& device = ops_.device();
   const DType dtype = options_.dtype, wide = accumulation_dtype(dtype);
-  Index size = 0;
-  for (const Bucket& bucket : buckets_) size += bucket.size;
-  flat_weights_ = device.zeros(1, size, dtype, MemoryCategory::parameters);
-  flat_gradients_ = device.zeros(1, size, wide, MemoryCategory::gradients);
-  flat_master_ = dtype == wide ? flat_weights_ : device.zeros(1, size, wide, MemoryCategory::optimizer);
-  Index begin = 0;
+  const auto held = [](const Bucket& bucket, bool whole) { return whole ? bucket.flat_size() : bucket.shard_size; };
+  Index weights = 0, gradients = 0, masters = 0;
+  for (const Bucket& bucket : buckets_) {
+    weights += held(bucket, bucket.whole_weights);
+    gradients += held(bucket, bucket.whole_gradients);
+    masters += bucket.shard_size;
+  }
+  flat_weights_ = device.zeros(1, weights, dtype, MemoryCategory::parameters);
+  flat_gradients_ = device.zeros(1, gradients, wide, MemoryCategory::gradients);
+  if (dtype != wide) flat_master_ = device.zeros(1, masters, wide, MemoryCategory::optimizer);
+
+  // The next stretch of a flat buffer, and the shard within it: all of it where only the shard is held.
+  const auto deal_out = [&](const Tensor& flat, Index& begin, const Bucket& bucket, bool whole) {
+    const Tensor stretch = flat.slice_flat(begin, held(bucket, whole));
+    begin += stretch.size();
+    return std::pair{whole ? stretch : Tensor(), whole ? stretch.slice_flat(bucket.shard_begin, bucket.shard_size) : stretch};
+  };
+  weights = gradients = masters = 0;
   for (Bucket& bucket : buckets_) {
-    bucket.weights = flat_weights_.slice_flat(begin, bucket.size);
-    bucket.gradients = flat_gradients_.slice_flat(begin, bucket.size);
-    bucket.master = flat_master_.slice_flat(begin, bucket.size);
-    bucket.gradient_shard = bucket.gradients;
-    begin += bucket.size;
+    std::tie(bucket.weights, bucket.weight_shard) = deal_out(flat_weights_, weights, bucket, bucket.whole_weights);
+    std::tie(bucket.gradients, bucket.gradient_shard) = deal_out(flat_gradients_, gradients, bucket, bucket.whole_gradients);
+    bucket.master = dtype == wide ? bucket.weight_shard : flat_master_.slice_flat(masters, bucket.shard_size);
+    masters += bucket.shard_size;
   }
 }
 
@@ -81,18 +94,20 @@ void Model::initialize(std::uint64_t seed, int threads) {
   constexpr Index cost_of_a_value = 64;  // a normal deviate, against loading and storing an element
   ThreadPool pool(threads);
   for (Bucket& bucket : buckets_) {
-    std::vector<double> values(static_cast<std::size_t>(bucket.size), 0.0);
+    std::vector<double> values(static_cast<std::size_t>(bucket.shard_size), 0.0);
     for (const Parameter& parameter : bucket.parameters) {
       const InitialValues initial(parameter, seed);
-      pool.for_ranges(parameter.local_size(), cost_of_a_value, [&](Index begin, Index end, int) {
-        for (Index local = begin; local < end; local++) {
+      const Range part = bucket.in_shard(parameter);
+      pool.for_ranges(part.size(), cost_of_a_value, [&](Index begin, Index end, int) {
+        for (Index local = part.begin + begin; local < part.begin + end; local++) {
           const Index global = parameter.global_index(local);
-          if (global >= 0) values[static_cast<std::size_t>(parameter.offset + local)] = initial(global);
+          const Index place = parameter.offset + local - bucket.shard_begin;
+          if (global >= 0) values[static_cast<std::size_t>(place)] = initial(global);
         }
       });
     }
     from_host(ops_.device(), values, bucket.master);
-    ops_.convert(bucket.master, bucket.weights);
+    ops_.convert(bucket.master, bucket.weight_shard);
   }
 }
 
@@ -104,7 +119,7 @@ void Model::begin_step(Index micro_batches) {
     for (auto unit = units_.begin(); unit != units_.end(); ++unit) visits.push_back(unit->get());
     for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) visits.push_back(unit->get());
   }
-  hooks_->begin_step(visits);
+  hooks_->announce(visits);
 }
 
 Tensor Model::forward(const Tensor& x, const MicroBatch& micro_batch, InFlight& in_flight) {
@@ -173,6 +188,9 @@ double Model::evaluate(const MicroBatch& micro_batch) {
   Device& device = ops_.device();
   const Tensor training_loss = context_->loss;
   context_->loss = device.zeros(1, 1, DType::float64, MemoryCategory::workspace);
+  std::vector<Unit*> visits;
+  for (const auto& unit : units_) visits.push_back(unit.get());
+  hooks_->announce(visits);
   InFlight in_flight;
   in_flight.states.resize(units_.size());
   run_forward({}, micro_batch, in_flight, units_.size(), false);

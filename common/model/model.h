@@ -50,10 +50,11 @@ class Model {
   /// Declares the parameters; allocate() and initialize() follow. `ops` and the seams must outlive the model.
   Model(Ops& ops, const ModelConfig& config, const ModelOptions& options, const Stage& stage, const Seams& seams = {});
 
-  /// Flat buffers for weights, gradients and, in bfloat16, master weights. Gradients start at zero.
+  /// Flat buffers for weights, gradients and, in bfloat16, master weights, as far as each bucket is to be held. Padding and
+  /// gradients start at zero.
   void allocate();
-  /// Every element from (seed, name, position); the same in every layout. Drawn by `threads` threads, which matters for
-  /// billions.
+  /// Every element of this rank's shards from (seed, name, position); the same in every layout. Drawn by `threads` threads,
+  /// which matters for billions. Who shards gathers the rest.
   void initialize(std::uint64_t seed, int threads = 1);
 
   /// What the constructor was given; attention() is the default one where the seam was null.
@@ -70,7 +71,7 @@ class Model {
   std::deque<Bucket>& buckets() { return buckets_; }
   const std::deque<Bucket>& buckets() const { return buckets_; }
   /// @}
-  /// All gradients and all weights of this rank, each as one matrix [1, elements].
+  /// All gradients and all weights that this rank holds between visits, each as one matrix [1, elements].
   /// @{
   const Tensor& flat_gradients() const { return flat_gradients_; }
   const Tensor& flat_weights() const { return flat_weights_; }
@@ -79,7 +80,7 @@ class Model {
   /// Records a span per unit and direction on the row "compute". Null for none.
   void set_trace(Trace* trace) { trace_ = trace; }
 
-  /// Sets gradients and loss to zero and announces the visits of a step of `micro_batches` to the hooks (one forward and
+  /// Sets the gradients held and the loss to zero and announces the visits of a step of `micro_batches` to the hooks (one forward and
   /// one backward each, in turn).
   void begin_step(Index micro_batches);
   /// Runs the units forward. `x` is the stage's input (none for the first). Returns its output (none from the last, which

@@ -1,5 +1,7 @@
 #include "common/model/parameter.h"
 
+#include <algorithm>
+
 #include "common/core/philox.h"
 
 namespace escalera {
@@ -17,6 +19,22 @@ Index Parameter::global_index(Index local) const {
   return row * columns + column;
 }
 
+void Parameter::for_each_stretch(Range part, const std::function<void(Index, Index, Index)>& use) const {
+  if (split != Split::columns) {  // whole rows, in the order of the whole parameter
+    const Index real = split == Split::rows ? slice.size * columns : local_size();
+    const Index end = std::min(part.end, real);
+    if (part.begin < end) use(part.begin, global_index(part.begin), end - part.begin);
+    return;
+  }
+  for (Index local = part.begin; local < part.end;) {
+    const Index column = local % local_columns();
+    const Index next_row = local + local_columns() - column;
+    const Index end = std::min(part.end, local + slice.size - column);
+    if (local < end) use(local, global_index(local), end - local);
+    local = next_row;
+  }
+}
+
 // The seed and the name make the key, the position makes the counter: no element depends on any other.
 InitialValues::InitialValues(const Parameter& parameter, std::uint64_t seed)
     : initialization_(parameter.initialization), key_(hash_name(parameter.name) ^ (seed * 0x9e3779b97f4a7c15ULL)) {}
@@ -24,6 +42,11 @@ InitialValues::InitialValues(const Parameter& parameter, std::uint64_t seed)
 double InitialValues::operator()(Index global_index) const {
   if (initialization_.kind == Initialization::Kind::ones) return 1.0;
   return initialization_.deviation * normal(key_, 0, static_cast<std::uint64_t>(global_index));
+}
+
+Range Bucket::in_shard(const Parameter& parameter) const {
+  const auto local = [&](Index place) { return std::clamp<Index>(place - parameter.offset, 0, parameter.local_size()); };
+  return {local(shard_begin), local(shard_begin + shard_size)};
 }
 
 int Bucket::add(Parameter parameter) {

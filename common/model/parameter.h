@@ -1,7 +1,8 @@
 // Parameters and the flat buffers that hold them.
-// defines: Slice, Initialization, Parameter, InitialValues, Bucket
+// defines: Slice, Initialization, Range, Parameter, InitialValues, Bucket
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ struct Initialization {
   double deviation = 0.02;                               ///< standard deviation, for normal
 };
 
+/// The numbers from `begin` to before `end`.
+struct Range {
+  Index begin = 0, end = 0;  ///< equal if there are none
+  /// How many there are.
+  Index size() const { return end - begin; }
+};
+
 /// The one record that initialisation, gathering, clipping, checkpoints and export read.
 struct Parameter {
   std::string name;  ///< Hugging Face's name
@@ -48,6 +56,9 @@ struct Parameter {
   /// @}
   /// Row-major position in the whole parameter of a local element, or -1 for padding.
   Index global_index(Index local) const;
+  /// Calls `use` for each stretch of the local elements `part` that lies side by side in the whole parameter too: with its first
+  /// local element, that one's global_index, and its length. Padding is left out.
+  void for_each_stretch(Range part, const std::function<void(Index local, Index global, Index count)>& use) const;
 };
 
 /// The values of one parameter at the start: functions of (seed, name, position in the whole parameter), so that every
@@ -71,21 +82,32 @@ struct Bucket {
   std::vector<Parameter> parameters;  ///< side by side, by offset
   Index size = 0;                     ///< elements of all parameters on this rank
 
-  Communicator* shard = nullptr;     ///< ranks that share out this bucket; null: nobody
+  Communicator* shard = nullptr;     ///< ranks that share out this bucket in equal parts; null: nobody
   Communicator* replicas = nullptr;  ///< ranks that hold the same part; null: nobody
   Communicator* tied = nullptr;      ///< the other pipeline stage that holds the same tied matrix; null: nobody
   bool counted = true;               ///< false on the stage whose tied copy is not counted in the norm
 
-  Tensor weights;    ///< [1, size] in the model's type
-  Tensor gradients;  ///< [1, size] wide
-
-  /// The elements that this rank's optimizer updates: [shard_begin, shard_begin + shard_size).
+  /// The elements that this rank's optimizer updates: [shard_begin, shard_begin + shard_size) of the flat buffer. The last
+  /// shards may reach beyond `size`, into padding that belongs to no parameter.
   /// @{
   Index shard_begin = 0, shard_size = 0;
   /// @}
-  Tensor master;          ///< [1, shard_size] wide; the weights themselves unless the model computes in bfloat16
-  Tensor gradient_shard;  ///< [1, shard_size] wide; a view of gradients unless they are sharded
+  /// What Model::allocate() makes room for: everything, or this rank's shard alone. What is not held is put into `weights` and
+  /// `gradients` for as long as a visit of the unit needs it, by the one who shards.
+  /// @{
+  bool whole_weights = true, whole_gradients = true;
+  /// @}
+  /// Elements of the flat buffers: `size`, padded to as many equal parts as there are ranks to share it out.
+  Index flat_size() const { return shard ? shard_size * shard->size() : size; }
 
+  Tensor weights;         ///< [1, flat_size] in the model's type; empty between visits unless they are held whole
+  Tensor gradients;       ///< [1, flat_size] wide; empty between visits unless they are held whole
+  Tensor weight_shard;    ///< [1, shard_size] in the model's type; a view of weights where they are held whole
+  Tensor gradient_shard;  ///< [1, shard_size] wide; a view of gradients where they are held whole
+  Tensor master;          ///< [1, shard_size] wide; weight_shard itself unless the model computes in bfloat16
+
+  /// The local elements of one of its parameters that lie in this rank's shard.
+  Range in_shard(const Parameter& parameter) const;
   /// Adds a parameter behind the last one and returns its number.
   int add(Parameter parameter);
   /// Weights or gradients of one parameter as its local matrix, a view.

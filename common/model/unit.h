@@ -59,8 +59,9 @@ class Unit {
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
-  /// Every forward and backward visit of the coming step in order, so that weights can be fetched ahead.
-  virtual void begin_step(std::span<Unit* const> /*visits*/) {}
+  /// The visits to come, in order, so that weights can be fetched ahead: every forward and backward of a step, or the forwards of
+  /// an evaluation. Not called for generation, which visits units as it goes.
+  virtual void announce(std::span<Unit* const> /*visits*/) {}
   /// Around the forward of a visit, and before its backward: when a `before` returns, the weights of
   /// the used buckets are there.
   /// @{

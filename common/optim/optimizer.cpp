@@ -64,7 +64,9 @@ void Optimizer::update(double learning_rate, double gradient_scale) {
       run.begin = begin - bucket.shard_begin;
       run.master = bucket.master.slice_flat(run.begin, end - begin);
       run.gradient = bucket.gradient_shard.slice_flat(run.begin, end - begin);
-      if (bucket.weights.dtype() != bucket.master.dtype()) run.weights = bucket.weights.slice_flat(begin, end - begin);
+      if (bucket.weight_shard.dtype() != bucket.master.dtype()) {
+        run.weights = bucket.weight_shard.slice_flat(run.begin, end - begin);
+      }
       run.weight_decay = decay ? settings_.weight_decay : 0.0;
       update_run(run, learning_rate, gradient_scale);
     }

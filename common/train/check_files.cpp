@@ -100,7 +100,8 @@ void check_tokens(const TrainOptions& options) {
       options.data, tokens, sequences, length, sequences * length + 1, (tokens - 1) / length);
 }
 
-void check_memory_of(const TrainOptions& options, double installed, Index ranks, std::string_view of_what) {
+void check_memory_of(const TrainOptions& options, const std::function<MemoryPrediction()>& predict, double installed, Index ranks,
+                     std::string_view of_what) {
   // Gates and residuals alone, as a real number: sizes that nobody means would overflow the exact formulas.
   const ModelConfig& model = options.model;
   double needed = static_cast<double>(options.micro_batch_size.value()) * static_cast<double>(options.seq_length) *
@@ -108,7 +109,7 @@ void check_memory_of(const TrainOptions& options, double installed, Index ranks,
                        static_cast<double>(model.hidden_size + model.intermediate_size + model.head_size()) +
                    static_cast<double>(model.vocab_size));
   if (needed < 1e15) {
-    const MemoryPrediction predicted = predict_memory(options);
+    const MemoryPrediction predicted = predict();
     needed = 0;
     for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));
   }
@@ -146,16 +147,16 @@ void check_data(Communicator& world, const TrainOptions& options) {
   ask_rank_0(world, [&] { check_tokens(options); });
 }
 
-void check_memory(Communicator& world, const TrainOptions& options) {
+void check_memory(Communicator& world, const TrainOptions& options, const std::function<MemoryPrediction()>& predict) {
   const std::vector<std::string> hosts = world.gather_strings(host_identity());
   const Index ranks_here = std::count(hosts.begin(), hosts.end(), hosts.front());
   ask_rank_0(world, [&] {
     if (options.device == DeviceKind::cpu) {
-      check_memory_of(options, memory_of_host(), ranks_here, "host");
+      check_memory_of(options, predict, memory_of_host(), ranks_here, "host");
     } else {
       const Index gpus = cuda_backend().device_count();
       const auto installed = static_cast<double>(cuda_backend().device_memory(0));
-      check_memory_of(options, installed, (ranks_here + gpus - 1) / gpus, "GPU");
+      check_memory_of(options, predict, installed, (ranks_here + gpus - 1) / gpus, "GPU");
     }
   });
 }

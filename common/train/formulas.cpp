@@ -44,15 +44,16 @@ Index data_parallel_traffic(const ModelConfig& model, DType dtype, int dp) {
   return 2 * Index{dp - 1} * parameter_count(model) * size_of(accumulation_dtype(dtype));
 }
 
-std::vector<ActivationRow> block_activations(const ModelConfig& model, DType dtype, Index rows) {
+std::vector<ActivationRow> block_activations(const ModelConfig& model, DType dtype, ActivationRows rows) {
   const Index narrow = size_of(dtype), wide = size_of(accumulation_dtype(dtype));
-  const Index hidden = rows * model.hidden_size, heads = rows * model.num_attention_heads;
-  const Index query = rows * query_columns(model), kv = rows * kv_columns(model);
-  const Index ffn = rows * model.intermediate_size;
+  const Index hidden = rows.outside * model.hidden_size, norm = rows.outside;
+  const Index heads = rows.inside * model.num_attention_heads;
+  const Index query = rows.inside * query_columns(model), kv = rows.inside * kv_columns(model);
+  const Index ffn = rows.inside * model.intermediate_size;
   // clang-format off
   //       name                elements  bytes        kept with: none  selective  full
   return {{"x",                hidden,   hidden * narrow,               true,     true,  true},
-          {"rstd 1",           rows,     rows * wide,                   true,     true, false},
+          {"rstd 1",           norm,     norm * wide,                   true,     true, false},
           {"norm 1",           hidden,   hidden * narrow,               true,    false, false},
           {"q",                query,    query * narrow,                true,     true, false},
           {"k",                kv,       kv * narrow,                   true,     true, false},
@@ -60,27 +61,28 @@ std::vector<ActivationRow> block_activations(const ModelConfig& model, DType dty
           {"attention output", query,    query * narrow,                true,     true, false},
           {"log-sum-exp",      heads,    heads * wide,                  true,     true, false},
           {"middle",           hidden,   hidden * narrow,               true,     true, false},
-          {"rstd 2",           rows,     rows * wide,                   true,     true, false},
+          {"rstd 2",           norm,     norm * wide,                   true,     true, false},
           {"norm 2",           hidden,   hidden * narrow,               true,    false, false},
           {"gate and up",      2 * ffn,  2 * ffn * narrow,              true,     true, false},
           {"SwiGLU output",    ffn,      ffn * narrow,                  true,    false, false}};
   // clang-format on
 }
 
-std::vector<ActivationRow> head_activations(const ModelConfig& model, DType dtype, Index rows) {
+std::vector<ActivationRow> head_activations(const ModelConfig& model, DType dtype, ActivationRows rows) {
   const Index narrow = size_of(dtype), wide = size_of(accumulation_dtype(dtype));
-  const Index hidden = rows * model.hidden_size, logits = rows * model.vocab_size;
+  const Index hidden = rows.outside * model.hidden_size, norm = rows.outside;
+  const Index logits = rows.inside * model.vocab_size;
   // The head is never run again, so full keeps what none keeps.
   // clang-format off
   //       name                elements  bytes        kept with: none  selective  full
   return {{"x",                hidden,   hidden * narrow,               true,     true,  true},
-          {"rstd",             rows,     rows * wide,                   true,     true,  true},
+          {"rstd",             norm,     norm * wide,                   true,     true,  true},
           {"norm",             hidden,   hidden * narrow,               true,    false,  true},
           {"logits",           logits,   logits * narrow,               true,     true,  true}};
   // clang-format on
 }
 
-ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recompute recompute, Index rows) {
+ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recompute recompute, ActivationRows rows) {
   const std::vector<ActivationRow> block = block_activations(model, dtype, rows);
   ActivationMemory memory;
   memory.per_block = sum_of_bytes(block, recompute);

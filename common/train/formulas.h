@@ -47,10 +47,17 @@ struct ActivationRow {
   }
 };
 
-/// The tensors of one block, for one micro-batch of `rows` = sequences * sequence length tokens on this rank.
-std::vector<ActivationRow> block_activations(const ModelConfig& model, DType dtype, Index rows);
-/// The tensors of final norm, head and loss.
-std::vector<ActivationRow> head_activations(const ModelConfig& model, DType dtype, Index rows);
+/// Rows of a micro-batch's activations on this rank: sequences * sequence length, on one rank. Outside of tensor regions
+/// (residual stream, norms) a rank may hold fewer than inside.
+struct ActivationRows {
+  Index outside = 0;  ///< of a region
+  Index inside = 0;   ///< of a region
+};
+/// The tensors of one block, for one micro-batch. `model` has as many heads, and as wide a feed-forward layer, as this rank
+/// computes.
+std::vector<ActivationRow> block_activations(const ModelConfig& model, DType dtype, ActivationRows rows);
+/// The tensors of final norm, head and loss. `model` has this rank's rows of the vocabulary.
+std::vector<ActivationRow> head_activations(const ModelConfig& model, DType dtype, ActivationRows rows);
 
 /// Bytes of activations that one micro-batch needs at most.
 struct ActivationMemory {
@@ -61,8 +68,8 @@ struct ActivationMemory {
   /// The head is done before the first block is computed again, so the larger of the two counts.
   Index peak() const { return blocks + (head > recomputed ? head : recomputed); }
 };
-/// The sum of block_activations() and head_activations() under `recompute`, for `rows` tokens on this rank.
-ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recompute recompute, Index rows);
+/// The sum of block_activations() and head_activations() under `recompute`.
+ActivationMemory activation_memory(const ModelConfig& model, DType dtype, Recompute recompute, ActivationRows rows);
 
 /// How attention's score products are counted.
 enum class AttentionFlops {

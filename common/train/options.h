@@ -17,6 +17,8 @@
 
 namespace escalera {
 
+struct MemoryPrediction;
+
 /// Where the model computes.
 enum class DeviceKind { automatic, cpu, cuda };
 /// What carries communication. `automatic`: threads if --ranks is given, else mpi; between GPUs nccl where each rank has its own.
@@ -131,9 +133,10 @@ void check_files(Communicator& world, const TrainOptions& options);
 /// check_files().
 void check_data(Communicator& world, const TrainOptions& options);
 
-/// Checks that what the formulas predict for all ranks of rank 0's host, or GPU, fits into its memory, before anything is
-/// allocated: a machine that begins to swap can hardly be stopped. Collective like check_files().
-void check_memory(Communicator& world, const TrainOptions& options);
+/// Checks that what `predict` (the chapter's formulas) says for each rank fits into the memory of rank 0's host, or GPU, for all
+/// ranks there, before anything is allocated: a machine that begins to swap can hardly be stopped. Sizes so large that
+/// formulas would overflow are refused without calling it. Collective like check_files().
+void check_memory(Communicator& world, const TrainOptions& options, const std::function<MemoryPrediction()>& predict);
 
 /// A program's main: parses the command line, becomes ranks, and runs `body` on each. --help and a refused
 /// command line are printed once, whatever the number of ranks. Returns the exit code.

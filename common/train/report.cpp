@@ -30,7 +30,7 @@ MemoryPrediction predict_memory(const TrainOptions& options) {
   predicted[MemoryCategory::gradients] = fixed.gradients;
   predicted[MemoryCategory::optimizer] = fixed.optimizer;
   predicted[MemoryCategory::activations] =
-      activation_memory(options.model, options.dtype, options.recompute, rows).peak();
+      activation_memory(options.model, options.dtype, options.recompute, {rows, rows}).peak();
   return predicted;
 }
 

@@ -27,6 +27,9 @@ std::string percent(double share) {
   return share < 0 ? "-" : fmt::format("{:.1f}%", 100.0 * share);
 }
 
+/// Whether communication that nothing hides is seen as waiting of the host's thread; a GPU's stream waits by itself.
+bool waits_on_host(const TrainOptions& options) { return options.device == DeviceKind::cpu; }
+
 const char* plural(Index count) {
   return count == 1 ? "" : "s";
 }
@@ -179,6 +182,7 @@ void Session::start(const std::vector<ConfigurationRow>& chapter, const std::vec
   for (const auto& [name, value] : all) text += fmt::format("\n  {:<{}}  {}", name, width, value);
   print(text);
   previous_traffic_ = traffic_so_far(groups_);
+  waited_at_start_ = previous_waited_ = seconds_waited();
   start_ = step_start_ = Clock::now();
 }
 
@@ -222,6 +226,12 @@ void Session::end_step(const StepResult& result) {
   if (!last) draw_progress(result.step);
 }
 
+double Session::seconds_waited() const {
+  double seconds = 0;
+  for (const Communicator* group : groups_) seconds += group->seconds_waited();
+  return seconds;
+}
+
 void Session::write_metrics(const StepResult& result, double seconds, double tokens_per_second) {
   // Memory is that of the fullest rank, traffic the sum of all ranks since the last step.
   const std::vector<Index> traffic = traffic_so_far(groups_);
@@ -231,6 +241,9 @@ void Session::write_metrics(const StepResult& result, double seconds, double tok
   }
   for (std::size_t i = 0; i < traffic.size(); ++i) mine.push_back(traffic[i] - previous_traffic_[i]);
   previous_traffic_ = traffic;
+  const double waited = seconds_waited();
+  mine.push_back(static_cast<Index>(1e9 * (waited - previous_waited_)));
+  previous_waited_ = waited;
   const std::vector<std::string> all = world_.gather_strings(nlohmann::json(mine).dump());
   if (world_.rank() != 0) return;
   std::vector<Index> combined(mine.size(), 0);
@@ -248,7 +261,8 @@ void Session::write_metrics(const StepResult& result, double seconds, double tok
   for (std::size_t i = 0; i < operation_count; ++i) {
     bytes_sent[std::string(to_string(static_cast<Operation>(i)))] = combined[memory_category_count + i];
   }
-  bytes_sent["control"] = combined.back();
+  bytes_sent["control"] = combined[memory_category_count + operation_count];
+  const double waiting = 1e-6 * static_cast<double>(combined.back()) / world_.size();
   const auto mfu = [&](AttentionFlops attention) -> nlohmann::ordered_json {
     const double share = model_flops_utilization(options_.model, options_.seq_length, attention,
                                                  tokens_per_second / world_.size(), options_.peak_tflops);
@@ -261,6 +275,7 @@ void Session::write_metrics(const StepResult& result, double seconds, double tok
                                  {"tokens", result.step * options_.tokens_per_step()},
                                  {"tokens_per_second", tokens_per_second},
                                  {"step_ms", 1e3 * seconds},
+                                 {"exposed_ms", waits_on_host(options_) ? nlohmann::ordered_json(waiting) : nullptr},
                                  {"mfu", mfu(AttentionFlops::full)},
                                  {"mfu_causal", mfu(AttentionFlops::causal)},
                                  {"memory", memory},
@@ -287,6 +302,11 @@ void Session::finish() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   print(fmt::format("{} steps in {:.1f} s, {} tokens/s after the first", steps_done_, seconds,
                     human_count(tokens_per_second())));
+  if (world_.size() > 1 && waits_on_host(options_) && steps_done_ > 0) {
+    const double waited = world_.sum(seconds_waited() - waited_at_start_) / world_.size();
+    print(fmt::format("communication exposed: {:.1f} ms per step and rank, {:.1f} % of the time",
+                      1e3 * waited / static_cast<double>(steps_done_), 100.0 * waited / std::max(seconds, 1e-9)));
+  }
   if (options_.trace.empty()) return;
   write_trace(world_, trace_, options_.trace);
   print(fmt::format("trace written to {}; open it in ui.perfetto.dev", options_.trace));

@@ -72,7 +72,8 @@ class Session {
   /// Prints `text` on rank 0, out of the way of the progress line.
   void print(const std::string& text);
 
-  /// Ends the log, writes the trace. Call before printing the report.
+  /// Ends the log with the time of the run and how much of it was waiting for communication, and writes the trace. Call before
+  /// printing the report.
   void finish();
 
   /// Steps that this run has done so far.
@@ -87,6 +88,7 @@ class Session {
  private:
   using Clock = std::chrono::steady_clock;
 
+  double seconds_waited() const;
   void write_metrics(const StepResult& result, double seconds, double tokens_per_second);
   void write_line(const std::string& line);
   void draw_progress(Index step);
@@ -110,6 +112,7 @@ class Session {
   double seconds_since_log_ = 0.0;
   double largest_memory_ = 0.0;  // peak bytes of the rank that has most
   std::vector<Index> previous_traffic_;
+  double waited_at_start_ = 0.0, previous_waited_ = 0.0;  // seconds, see Communicator::seconds_waited
 };
 
 /// One line of the log: "step 12 | loss 2.3456 | grad norm 1.234 | ...". `mfu` and `mfu_causal` below 0 mean

@@ -21,20 +21,20 @@ enum class Path { nccl, staged };
 std::string_view to_string(Path path) { return path == Path::nccl ? "nccl" : "staged"; }
 
 /// Runs `body` on `ranks` threads with a device and a communicator for its tensors; returns the exit code.
-int launch_on_devices(int ranks, Path path, const std::function<void(Communicator& group, Ops& ops)>& body) {
+int launch_on_devices(int ranks, Path path, const std::function<void(Communicator& world, Communicator& group, Ops& ops)>& body) {
   return launch({CommKind::threads, ranks}, [&](Communicator& world) {
     CudaBackend& backend = cuda_backend();
     const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
     const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
                                                                      : backend.make_staged_communicator(world, *ops);
-    body(*tensors, *ops);
+    body(world, *tensors, *ops);
   });
 }
 
 std::vector<RunRecord> run_on_devices(int ranks, Path path, const DpCase& test) {
   std::vector<RunRecord> records(static_cast<std::size_t>(ranks));
-  const int code = launch_on_devices(ranks, path, [&](Communicator& group, Ops& ops) {
-    records[static_cast<std::size_t>(group.rank())] = run_case(group, ops, test);
+  const int code = launch_on_devices(ranks, path, [&](Communicator& world, Communicator& group, Ops& ops) {
+    records[static_cast<std::size_t>(group.rank())] = run_case(world, group, ops, test);
   });
   EXPECT_EQ(code, 0);
   return records;
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(cuda, CudaParity, testing::ValuesIn(layouts()), [](cons
 TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {
   const Layout& layout = GetParam();
   const DpCase test = case_of(layout.mode, layout.dtype);
-  for (const RunRecord& record : run_on_devices(layout.ranks, layout.path, test)) expect_parity(record, test);
+  expect_parity(run_on_devices(layout.ranks, layout.path, test), test);
 }
 
 class CudaPath : public testing::TestWithParam<Path> {
@@ -113,11 +113,11 @@ TEST_P(CudaPath, AFaultIsFarOutsideTheTolerance) {
   test.fault = Fault::local_mean;
   const RunRecord wrong = run_on_devices(2, GetParam(), test)[0];
   test.fault = Fault::none;
-  EXPECT_GT(largest_error(wrong, run_reference(test)).value, 1e-3);
+  EXPECT_GT(largest_error(wrong, reference(test)).value, 1e-3);
 
   test.fault = Fault::dropped_gradient;
   testing::internal::CaptureStderr();
-  const int code = launch_on_devices(2, GetParam(), [&](Communicator& group, Ops& ops) { run_case(group, ops, test); });
+  const int code = launch_on_devices(2, GetParam(), [&](Communicator& world, Communicator& group, Ops& ops) { run_case(world, group, ops, test); });
   EXPECT_EQ(code, 1);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "step01_dp/data_parallel.h"
-#include "tests/support/parity.h"
+#include "tests/support/parity_layout.h"
 
 namespace escalera {
 
@@ -28,14 +28,11 @@ struct DpCase {
   Fault fault = Fault::none;
 };
 
-/// Two steps of SGD with clipping on the parity model, spread over `group`, which carries tensors of `ops`. Checks replicas after
-/// each step. Without `ops` the CPU computes.
+/// The parity run on the parity model (run_parity() in tests/support/parity_layout.h), spread over `group`, which has all ranks of
+/// `world` and carries tensors of `ops`. Without these the CPU computes.
 /// @{
-RunRecord run_case(Communicator& group, Ops& ops, const DpCase& test, Trace* trace = nullptr);
-RunRecord run_case(Communicator& group, const DpCase& test, Trace* trace = nullptr);
+RunRecord run_case(Communicator& world, Communicator& group, Ops& ops, const DpCase& test, Trace* trace = nullptr);
+RunRecord run_case(Communicator& world, const DpCase& test, Trace* trace = nullptr);
 /// @}
-
-/// The same global batch on one process, without DataParallel, in 3 micro-batches: a size that no case uses.
-RunRecord run_reference(const DpCase& test);
 
 }  // namespace escalera

@@ -1,5 +1,5 @@
 // The cases of step 1's parity and how each is judged, for whichever communicator a suite brings.
-// defines: dp_cases(), name_of(), expect_parity()
+// defines: dp_cases(), name_of(), reference(), expect_parity()
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,13 @@ namespace escalera {
 std::vector<DpCase> dp_cases();
 std::string name_of(const DpCase& test);
 
-/// Judges a record by its type: float64 within 1e-10 of one process; others at most twice as far from
-/// float64 at the same weights as one process of that type, plus 1e-6 (float32) or 2^-8 (bfloat16).
+/// One process with the same batch and model.
+const RunRecord& reference(const DpCase& test);
+/// Judges rank 0's record by the rule of tests/support/parity_layout.h; with all ranks' records, also that they have the same losses
+/// and norms.
+/// @{
 void expect_parity(const RunRecord& record, const DpCase& test);
+void expect_parity(const std::vector<RunRecord>& records, const DpCase& test);
+/// @}
 
 }  // namespace escalera

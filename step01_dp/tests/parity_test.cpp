@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DataParallelParity,
 
 TEST_P(DataParallelParity, LossGradientsNormAndWeightsAreThoseOfOneProcess) {
   const auto& [ranks, test] = GetParam();
-  for (const RunRecord& record : run_on_threads(ranks, test)) expect_parity(record, test);
+  expect_parity(run_on_threads(ranks, test), test);
 }
 
 TEST(DataParallel, AllModesAgreeBitForBit) {
@@ -69,7 +69,7 @@ TEST_P(NarrowParity, IsAsCloseToFloat64AsOneProcessIs) {
   test.dtype = test.rounding = std::get<0>(GetParam());
   test.mode = std::get<2>(GetParam());
   test.accumulation = 4;
-  for (const RunRecord& record : run_on_threads(std::get<1>(GetParam()), test)) expect_parity(record, test);
+  expect_parity(run_on_threads(std::get<1>(GetParam()), test), test);
 }
 
 class PlantedFault : public testing::TestWithParam<Fault> {};
@@ -80,11 +80,11 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFault,
 TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
   DpCase test;
   test.accumulation = 4;
-  const RunRecord reference = run_reference(test);
+  const RunRecord& one = reference(test);
   test.fault = GetParam();
   if (test.fault == Fault::averaged || test.fault == Fault::local_mean) {
     // All replicas are wrong alike: only the comparison with one process can tell.
-    EXPECT_GT(largest_error(run_on_threads(2, test)[0], reference).value, 1e-3);
+    EXPECT_GT(largest_error(run_on_threads(2, test)[0], one).value, 1e-3);
   } else {
     // Replicas drift apart, and the check that runs in every small training says so and ends the job.
     testing::internal::CaptureStderr();

@@ -21,7 +21,7 @@ ModelConfig parity_model(bool tied) {
   return config;
 }
 
-ParityBatch::ParityBatch(const ModelConfig& config, Index step) {
+ParityBatch::ParityBatch(const ModelConfig& config, Index step, Index sequences_) : sequences(sequences_) {
   for (Index sequence = 0; sequence < sequences; sequence++) {
     const auto row = static_cast<std::uint64_t>(step * sequences + sequence);
     // The share of targets that count differs from sequence to sequence.
@@ -82,19 +82,14 @@ NamedTensors record_weights(Model& model) {
 void initialize_rounded(Model& model, std::uint64_t seed, DType rounding) {
   model.initialize(seed);
   for (Bucket& bucket : model.buckets()) {
-    std::vector<double> values;
-    for (const Parameter& parameter : bucket.parameters) {
-      const InitialValues initial(parameter, seed);
-      for (Index i = 0; i < parameter.local_size(); i++) {
-        const double value = initial(parameter.global_index(i));
-        values.push_back(dispatch(rounding, [&]<class T>() {
-          return static_cast<double>(
-              static_cast<Accumulator<T>>(static_cast<T>(static_cast<Accumulator<T>>(value))));
-        }));
-      }
+    std::vector<double> values = to_host(model.ops().device(), bucket.master);
+    for (double& value : values) {
+      value = dispatch(rounding, [&]<class T>() {
+        return static_cast<double>(static_cast<Accumulator<T>>(static_cast<T>(static_cast<Accumulator<T>>(value))));
+      });
     }
     from_host(model.ops().device(), values, bucket.master);
-    model.ops().convert(bucket.master, bucket.weights);
+    model.ops().convert(bucket.master, bucket.weight_shard);
   }
 }
 

@@ -29,7 +29,7 @@ struct OneBucket {
     }
     from_host(device, values, bucket.weights);
     from_host(device, gradients, bucket.gradients);
-    bucket.master = bucket.weights.slice_flat(shard_begin, shard_size);
+    bucket.master = bucket.weight_shard = bucket.weights.slice_flat(shard_begin, shard_size);
     bucket.gradient_shard = bucket.gradients.slice_flat(shard_begin, shard_size);
   }
   std::vector<double> weights() { return to_host(ops->device(), buckets[0].weights); }

@@ -79,17 +79,17 @@ TEST(Activations, ByHand) {
   const Index none =
       48 + 48 + 48 + 16 + 16 + 48 + 48 + 48 + 160 + 80;  // x n1 q k v out middle n2 gate-up act
   const Index statistics = 1 + 1 + 6;
-  const ActivationMemory kept = activation_memory(model, DType::float32, Recompute::none, 10);
+  const ActivationMemory kept = activation_memory(model, DType::float32, Recompute::none, {10, 10});
   EXPECT_EQ(kept.per_block, 10 * 4 * (none + statistics));
   EXPECT_EQ(kept.blocks, 4 * kept.per_block);
   EXPECT_EQ(kept.head, 10 * 4 * (48 + 1 + 48 + 61));
   EXPECT_EQ(kept.recomputed, 0);
   EXPECT_EQ(kept.peak(), kept.blocks + kept.head);
 
-  const ActivationMemory selective = activation_memory(model, DType::bfloat16, Recompute::selective, 10);
+  const ActivationMemory selective = activation_memory(model, DType::bfloat16, Recompute::selective, {10, 10});
   EXPECT_EQ(selective.per_block, 10 * (2 * (none - 48 - 48 - 80) + 4 * statistics));
 
-  const ActivationMemory full = activation_memory(model, DType::float32, Recompute::full, 10);
+  const ActivationMemory full = activation_memory(model, DType::float32, Recompute::full, {10, 10});
   EXPECT_EQ(full.per_block, 10 * 4 * 48);
   EXPECT_EQ(full.recomputed, kept.per_block);  // all but the input, and the output of the same size
   EXPECT_EQ(full.peak(), full.blocks + std::max(full.head, full.recomputed));
@@ -98,17 +98,17 @@ TEST(Activations, ByHand) {
 TEST(Activations, FullRecomputeKeepsTheInputsOnly) {
   // 8B at s = 1024, b = 1, 16-bit: the published 2 * s * b * h per layer is 0.25 GiB.
   const ActivationMemory memory =
-      activation_memory(load_model_config("llama-3-8b"), DType::bfloat16, Recompute::full, 1024);
+      activation_memory(load_model_config("llama-3-8b"), DType::bfloat16, Recompute::full, {1024, 1024});
   EXPECT_DOUBLE_EQ(static_cast<double>(memory.blocks) / gib, 0.25);
 }
 
 TEST(Activations, OneMissingTensorIsSeen) {
   // Planted fault: the smallest row of all changes the sum, so an exact comparison finds it.
   const ModelConfig model = odd_model();
-  std::vector<ActivationRow> rows = block_activations(model, DType::float32, 10);
+  std::vector<ActivationRow> rows = block_activations(model, DType::float32, {10, 10});
   Index sum = 0;
   for (const ActivationRow& row : rows) sum += row.name == "rstd 1" ? 0 : row.bytes;
-  EXPECT_NE(sum, activation_memory(model, DType::float32, Recompute::none, 10).per_block);
+  EXPECT_NE(sum, activation_memory(model, DType::float32, Recompute::none, {10, 10}).per_block);
 }
 
 TEST(Flops, FollowThePrintedConvention) {

@@ -106,7 +106,7 @@ TEST(Report, ARankThatHoldsTheWholeModelIsPredictedFromOptions) {
   EXPECT_EQ(predicted[MemoryCategory::parameters], 4 * parameter_count(options.model));
   EXPECT_EQ(predicted[MemoryCategory::optimizer], 8 * parameter_count(options.model));
   EXPECT_EQ(predicted[MemoryCategory::activations],
-            activation_memory(options.model, DType::float32, Recompute::none, 20).peak());
+            activation_memory(options.model, DType::float32, Recompute::none, {20, 20}).peak());
   EXPECT_FALSE(predicted[MemoryCategory::workspace].has_value());
 }
 
