@@ -150,7 +150,7 @@ TEST(Session, MetricsAreJsonLines) {
   EXPECT_EQ(Json::parse(lines[2])["validation_loss"], 1.75);
 }
 
-TEST(Session, TrafficInTheMetricsIsThatOfTheStepOnAllRanks) {
+TEST(Session, TrafficAndWaitingInTheMetricsAreThoseOfTheStepOnAllRanks) {
   const TemporaryDirectory folder;
   TrainOptions options = options_for(2);
   options.metrics = folder / "metrics.jsonl";
@@ -167,11 +167,14 @@ TEST(Session, TrafficInTheMetricsIsThatOfTheStepOnAllRanks) {
       group->all_reduce(numbers);
       session.end_step({step, 1, 1, 1});
     }
+    session.finish();
+    EXPECT_GT(group->seconds_waited(), 0.0);
   });
-  testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(mentions(testing::internal::GetCapturedStdout(), {"communication exposed: ", "ms per step and rank"}));
   for (const std::string& line : lines_of(folder.read("metrics.jsonl"))) {
     EXPECT_EQ(Json::parse(line)["traffic"]["all_reduce"], 2 * 1 * 4000) << "2 (d - 1) n";
     EXPECT_GT(Json::parse(line)["traffic"]["control"].get<Index>(), 0);
+    EXPECT_GT(Json::parse(line)["exposed_ms"].get<double>(), 0.0);
   }
 }
 
