@@ -218,7 +218,14 @@ bool OptionTable::parse(int argc, const char* const* argv) {
   return parse(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
 }
 
-bool OptionTable::parse(const std::vector<std::string>& arguments) {
+bool OptionTable::parse(const std::vector<std::string>& given) {
+  // Every switch has a form that says no: --no-switch is short for --switch=false.
+  std::vector<std::string> arguments = given;
+  for (std::string& argument : arguments) {
+    for (const Entry& entry : entries_) {
+      if (entry.kind == Kind::boolean && argument == "--no-" + entry.flag.substr(2)) argument = entry.flag + "=false";
+    }
+  }
   // CLI11 splits the command line into flags and values; what the values mean is decided here, by the same
   // code that reads the JSON file.
   CLI::App app;

@@ -75,7 +75,7 @@ class OptionTable {
   /// A real number; empty unless given.
   void add(const std::string& flag, const std::string& key, std::optional<double>& target,
            const std::string& help, RealRange range = {});
-  /// A switch: `--flag`, `--flag true` or `--flag false`.
+  /// A switch: `--flag`, `--flag true`, `--flag false` or `--no-flag`.
   void add(const std::string& flag, const std::string& key, bool& target, const std::string& help);
   /// A switch that remembers whether it was given.
   void add(const std::string& flag, const std::string& key, std::optional<bool>& target,
@@ -109,7 +109,7 @@ class OptionTable {
   /// out of range, key given twice, malformed JSON (with line and column).
   bool parse(int argc, const char* const* argv);
   /// As parse(), for tests: the arguments without the program's name.
-  bool parse(const std::vector<std::string>& arguments);
+  bool parse(const std::vector<std::string>& given);
 
   /// true if the option was set by the command line or the JSON file.
   bool given(const std::string& flag) const;

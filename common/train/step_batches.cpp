@@ -66,8 +66,9 @@ ValidationResult validate_model(Communicator& group, const ValidationSet& held_o
   double loss = 0;
   Index tokens = 0;
   for (Index number = 0; number < batches; number++) {
+    // All ranks stop after the same pass, because a forward may communicate; who has no window left reads masked rows.
+    if (number * group.size() * micro_batch_size >= held_out.windows()) break;
     const Index first = (number * group.size() + group.rank()) * micro_batch_size;
-    if (first >= held_out.windows()) break;  // the others may still have one: nothing below communicates
     std::iota(windows.begin(), windows.end(), first);
     held_out.fill(windows, batch);
     MicroBatch micro_batch;

@@ -86,6 +86,15 @@ TEST(OptionTable, ABareSwitchDoesNotEatItsNeighbour) {
   EXPECT_EQ(program.steps, 7);
 }
 
+TEST(OptionTable, EverySwitchHasAFormThatSaysNo) {
+  Program program;
+  program.tie = true;
+  EXPECT_TRUE(program.table.parse({"--no-tie", "--untie", "--no-untie"}));  // of two, the last wins
+  EXPECT_FALSE(program.tie);
+  EXPECT_EQ(program.untie, false);
+  EXPECT_TRUE(mentions(program.refused({"--no-steps"}), {"--no-steps"}));  // not a switch
+}
+
 TEST(OptionTable, OfAFlagGivenTwiceTheLastWins) {
   Program program;
   program.table.parse({"--steps", "7", "--tie", "--steps", "8", "--tie", "false"});
