@@ -1,7 +1,5 @@
 #include "step02_fsdp/fully_sharded.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 namespace escalera {
@@ -242,13 +240,11 @@ void FullySharded::finish_step() {
 
 void validate_sharding(const ShardingSettings& settings, std::optional<int> shard_size, int ranks, DType dtype) {
   if (shard_size) {
-    std::vector<int> good;
-    for (int size = 1; size <= ranks; size++) {
-      if (ranks % size == 0) good.push_back(size);
-    }
+    int below = std::min(*shard_size, ranks);  // the nearest smaller size that works
+    while (ranks % below != 0) below--;
     require<UsageError>(ranks % *shard_size == 0,
-                        "--shard-size {} does not divide the {} data-parallel ranks; use --shard-size {}", *shard_size, ranks,
-                        fmt::join(good, " or "));
+                        "--shard-size {} does not divide the {} data-parallel ranks; use --shard-size {} or {}", *shard_size,
+                        ranks, below, below == ranks ? 1 : ranks);
     require<UsageError>(settings.zero > 0 || *shard_size == 1,
                         "--shard-size {} with --zero 0, which shares nothing out; use --zero 1, 2 or 3, or leave --shard-size out",
                         *shard_size);

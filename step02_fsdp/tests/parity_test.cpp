@@ -88,7 +88,7 @@ TEST_P(ReduceInBfloat16, CostsAsManyDigitsAsItMust) {
   test.shards = test.sharding.zero == 0 ? 1 : 2;
   const std::vector<ShardedResult> results = run_on_threads(test);
   expect_predicted_everywhere(results, test);
-  const RunRecord& exact = parity_reference(parity_model(test.tied), DType::float64, test.rounding, test.sequences());
+  const RunRecord& exact = parity_reference(sharded_model(test.tied), DType::float64, test.rounding, test.sequences());
   const LargestError error = largest_error(results[0].record, exact);
   EXPECT_LT(error.value, 3.0 / 256) << error.where;
   EXPECT_GT(error.value, 1e-4) << "nothing was rounded";
@@ -110,7 +110,7 @@ TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
     EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
   } else {
     // All replicas are wrong alike: only the comparison with one process can tell.
-    const RunRecord& reference = parity_reference(parity_model(test.tied), test.dtype, test.rounding);
+    const RunRecord& reference = parity_reference(sharded_model(test.tied), test.dtype, test.rounding);
     EXPECT_GT(largest_error(run_on_threads(test)[0].record, reference).value, 1e-3);
   }
 }
@@ -120,7 +120,7 @@ TEST(PlantedFault, WeightsThatAreNeverReleasedAreSeenInTheCountersAlone) {
   const Index good = run_on_threads(test)[0].gathered;
   test.fault = Fault::never_released;
   const ShardedResult wrong = run_on_threads(test)[0];
-  expect_parity(wrong.record, parity_model(test.tied), test.dtype, test.rounding);  // the numbers are right
+  expect_parity(wrong.record, sharded_model(test.tied), test.dtype, test.rounding);  // the numbers are right
   EXPECT_EQ(good, gathered_peak(formulas_of(test)));
   EXPECT_GT(wrong.gathered, good);
   EXPECT_GT(wrong.gathered_units, test.sharding.prefetch + 1);

@@ -36,6 +36,14 @@ class Faulty final : public UnitHooks {
 
 }  // namespace
 
+ModelConfig sharded_model(bool tied) {
+  ModelConfig config = parity_model(tied);
+  config.hidden_size = 47;
+  config.head_dim = 8;
+  config.intermediate_size = 77;
+  return config;
+}
+
 ShardedResult run_case(Communicator& world, const ShardedCase& test, Trace* trace) {
   const std::unique_ptr<Ops> ops = make_cpu_ops({});
   return run_case(world, world, *ops, test, trace);
@@ -47,7 +55,7 @@ ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, con
   const auto shard = tensors.split(rank / test.shards, rank, "shard");
   const auto replicas = tensors.split(rank % test.shards, rank, "replicas");
   const auto alone = tensors.split(rank, 0, "alone");
-  const ModelConfig config = parity_model(test.tied);
+  const ModelConfig config = sharded_model(test.tied);
   FullySharded fsdp(*shard, test.fault == Fault::replicas_left_out ? *alone : *replicas, test.sharding);
   Faulty hooks(fsdp, ops, test.fault);
   Model model(ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks});
@@ -89,7 +97,7 @@ ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, con
 }
 
 ShardedRun formulas_of(const ShardedCase& test) {
-  return {parity_model(test.tied), test.dtype, OptimizerKind::sgd,           test.sharding,
+  return {sharded_model(test.tied), test.dtype, OptimizerKind::sgd,           test.sharding,
           test.shards,             test.ranks / test.shards, test.accumulation};
 }
 
@@ -117,6 +125,8 @@ std::string name_of(const ShardedCase& test) {
                      test.sharding.reshard_after_forward ? "reshard" : "keep", to_string(test.recompute),
                      test.tied ? "tied" : "untied");
 }
+
+void PrintTo(const ShardedCase& test, std::ostream* out) { *out << name_of(test); }
 
 std::vector<ShardedCase> all_cases(const std::vector<int>& ranks) {
   std::vector<ShardedCase> cases;

@@ -1,11 +1,19 @@
 // One parity run of step 2, on any communicator, and what it needed; shared by the threads, MPI and CUDA suites.
-// defines: ShardedCase, Fault, ShardedResult, run_case(), formulas_of(), name_of(), sharded_cases(), pairwise_cases()
+// defines: sharded_model(), ShardedCase, Fault, ShardedResult, run_case(), formulas_of(), name_of(), sharded_cases(), pairwise_cases()
 #pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
 
 #include "step02_fsdp/formulas.h"
 #include "tests/support/parity_layout.h"
 
 namespace escalera {
+
+/// The parity model with sizes that no number of ranks divides: hardly a bucket comes out without padding, and parts begin at odd
+/// places.
+ModelConfig sharded_model(bool tied);
 
 /// A fault that the suite plants to see that it would be noticed.
 enum class Fault {
@@ -57,6 +65,8 @@ ShardedRun formulas_of(const ShardedCase& test);
 /// two steps.
 void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test);
 
+/// How a test names its case where it fails.
+void PrintTo(const ShardedCase& test, std::ostream* out);
 /// "dp4_shards2_zero3_prefetch1_accumulation3_..."
 std::string name_of(const ShardedCase& test);
 

@@ -23,7 +23,7 @@ void expect_predicted_everywhere(const std::vector<ShardedResult>& results, cons
 
 void expect_case(const ShardedCase& test) {
   const std::vector<ShardedResult> results = run_on_threads(test);
-  expect_parity(results[0].record, parity_model(test.tied), test.dtype, test.rounding, test.sequences());
+  expect_parity(results[0].record, sharded_model(test.tied), test.dtype, test.rounding, test.sequences());
   expect_predicted_everywhere(results, test);
 }
 
