@@ -14,12 +14,12 @@ Words operator+(Words first, const Words& second) {
   return first;
 }
 
-Words on_threads(int ranks) {
-  return {ESCALERA_PROGRAM_FOLDER "/step01_dp", "--comm", "threads", "--ranks", fmt::format("{}", ranks)};
+Words on_threads(int ranks, const std::string& program) {
+  return {ESCALERA_PROGRAM_FOLDER "/" + program, "--comm", "threads", "--ranks", fmt::format("{}", ranks)};
 }
 
-Words on_mpi(int ranks) {
-  return {ESCALERA_LAUNCH, "-n", fmt::format("{}", ranks), ESCALERA_PROGRAM_FOLDER "/step01_dp"};
+Words on_mpi(int ranks, const std::string& program) {
+  return {ESCALERA_LAUNCH, "-n", fmt::format("{}", ranks), ESCALERA_PROGRAM_FOLDER "/" + program};
 }
 
 bool has_mpi() {

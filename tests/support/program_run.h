@@ -1,4 +1,4 @@
-// Step 1's program run as a user runs it, on small models and text made here, and what such a run leaves behind.
+// The chapters' programs run as a user runs them, on small models and text made here, and what such a run leaves behind.
 // defines: Words, on_threads(), on_mpi(), small_model(), repetitive_text(), lines_of(), metrics_of(), losses_of(), ...
 #pragma once
 
@@ -20,10 +20,10 @@ using Words = std::vector<std::string>;
 /// `first` followed by `second`. Of an option that is given twice, the last counts.
 Words operator+(Words first, const Words& second);
 
-/// build/<preset>/bin/step01_dp on `ranks` threads of one process.
-Words on_threads(int ranks);
+/// build/<preset>/bin/`program` on `ranks` threads of one process.
+Words on_threads(int ranks, const std::string& program = "step01_dp");
 /// scripts/launch -n ranks with the same program.
-Words on_mpi(int ranks);
+Words on_mpi(int ranks, const std::string& program = "step01_dp");
 /// Whether this build has MPI; a test that needs it is skipped otherwise.
 bool has_mpi();
 
