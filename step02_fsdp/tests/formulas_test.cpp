@@ -58,7 +58,7 @@ TEST(ShardedMemory, PaddingIsWhatEqualPartsNeed) {
   EXPECT_EQ(sharded_memory(run_of(3, 1)).parameters.padding, 0);
 }
 
-// PLAYBOOK: 2 (d-1)/d N for stage 0 and 1, (m+1) (d-1)/d N for stage 2, 3 m (d-1)/d N for stage 3 with no prefetch, less what is
+// Of a rank, in elements: 2 (d-1)/d N for stage 0 and 1, (m+1) (d-1)/d N for stage 2, 3 m (d-1)/d N for stage 3 with no prefetch, less what is
 // kept: the head between its forward and backward, the embedding between two micro-batches.
 TEST(StepTraffic, IsTheRingFormula) {
   constexpr Index m = 3, d = 4;

@@ -1,0 +1,93 @@
+// Step 2 on CUDA devices, real or simulated: a few of the same cases, judged by the same rule against the CPU.
+#include <gtest/gtest.h>
+
+#include "common/comm/launch.h"
+#include "common/cuda/cuda_backend.h"
+#include "step02_fsdp/tests/sharded_run.h"
+
+namespace escalera {
+namespace {
+
+/// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
+enum class Path { nccl, staged };
+
+std::string_view to_string(Path path) { return path == Path::nccl ? "nccl" : "staged"; }
+
+std::vector<ShardedResult> run_on_devices(Path path, const ShardedCase& test) {
+  std::vector<ShardedResult> results(static_cast<std::size_t>(test.ranks));
+  const int code = launch({CommKind::threads, test.ranks}, [&](Communicator& world) {
+    CudaBackend& backend = cuda_backend();
+    const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
+    const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
+                                                                     : backend.make_staged_communicator(world, *ops);
+    results[static_cast<std::size_t>(world.rank())] = run_case(world, *tensors, *ops, test);
+  });
+  EXPECT_EQ(code, 0);
+  return results;
+}
+
+struct Layout {
+  Path path = Path::nccl;
+  ShardedCase test;
+};
+
+/// Each stage on both paths, as far as this machine's devices go; types, prefetch, groups and the rest alternate: a simulated run
+/// takes seconds.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  if (!find_cuda().backend) return all;
+  int number = 0;
+  for (const Path path : {Path::nccl, Path::staged}) {
+    for (const int zero : {1, 2, 3, 3}) {
+      ShardedCase test;
+      const bool even = number % 2 == 0;
+      test.ranks = number % 4 == 3 ? 4 : 2;
+      test.shards = 2;
+      test.dtype = test.rounding = (number / 2 + number) % 2 == 0 ? DType::float32 : DType::bfloat16;
+      test.sharding.zero = zero;
+      test.sharding.prefetch = even ? 1 : 2;
+      test.sharding.reshard_after_forward = number % 8 != 7;
+      test.accumulation = even ? 3 : 1;
+      test.recompute = zero == 2 ? Recompute::full : Recompute::none;
+      test.tied = even;
+      number++;
+      if (path == Path::staged || test.ranks <= cuda_backend().device_count()) all.push_back({path, test});
+    }
+  }
+  return all;
+}
+
+class CudaParity : public testing::TestWithParam<Layout> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaParity);
+INSTANTIATE_TEST_SUITE_P(cuda, CudaParity, testing::ValuesIn(layouts()), [](const auto& instance) {
+  return fmt::format("{}_{}_{}", to_string(instance.param.path), to_string(instance.param.test.dtype), name_of(instance.param.test));
+});
+
+TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {
+  const auto& [path, test] = GetParam();
+  const std::vector<ShardedResult> results = run_on_devices(path, test);
+  expect_parity(results[0].record, sharded_model(test.tied), test.dtype, test.rounding, test.sequences());
+  TrafficPrediction all;
+  for (const ShardedResult& result : results) {
+    for (std::size_t i = 0; i < operation_count; i++) all.bytes[i] += result.traffic.bytes[i];
+  }
+  for (const ShardedResult& result : results) expect_predicted(result, all, test);
+}
+
+TEST(cuda_Sharded, StagesGiveTheSameBitsAndAFaultIsFarOutsideTheTolerance) {
+  if (!find_cuda().backend) GTEST_SKIP() << find_cuda().missing;
+  ShardedCase test;
+  test.accumulation = 3;
+  test.dtype = test.rounding = DType::float32;
+  const RunRecord three = run_on_devices(Path::staged, test)[0].record;
+  test.sharding.zero = 2;
+  const RunRecord two = run_on_devices(Path::staged, test)[0].record;
+  EXPECT_EQ(three.gradients, two.gradients);
+  EXPECT_EQ(three.weights, two.weights);
+  test.fault = Fault::overwritten_gradient;
+  test.sharding.prefetch = 0;
+  EXPECT_GT(largest_error(run_on_devices(Path::staged, test)[0].record, three).value, 1e-3);
+}
+
+}  // namespace
+}  // namespace escalera
