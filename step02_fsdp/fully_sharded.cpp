@@ -146,13 +146,16 @@ void FullySharded::before_backward(Unit& unit) {
                                                        MemoryCategory::communication);
     }
   }
+  for (Bucket* bucket : unit.owns()) open_[bucket]++;
 }
 
 void FullySharded::after_weight_gradients(Unit& unit, bool last_micro_batch) {
   // With whole gradients, sums over micro-batches are local until the last. Who keeps only a part must send the rest away
   // each time: the price of ZeRO-2 and 3 with accumulation.
-  if (settings_.zero >= 2 || last_micro_batch) {
-    for (Bucket* bucket : unit.owns()) reduce(*bucket, last_micro_batch);
+  for (Bucket* bucket : unit.owns()) {
+    // Where weight halves are deferred, a later micro-batch may be in the midst of adding to the same gradient.
+    const bool complete = settings_.zero < 2 ? last_micro_batch : --open_[bucket] == 0;
+    if (complete) reduce(*bucket, last_micro_batch);
   }
   retire_reductions(begun_ - settings_.prefetch);
 }

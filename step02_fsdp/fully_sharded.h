@@ -33,8 +33,6 @@ struct ShardingSettings {
 ///     fsdp.finish_step();    // every rank has its part of the sum
 ///     optimizer->update(...);
 ///     fsdp.after_update();   // and gets the other parts of the weights
-///
-/// From before_backward to after_weight_gradients of a unit, one micro-batch at a time.
 class FullySharded final : public UnitHooks {
  public:
   /// The groups must outlive this object.
@@ -110,6 +108,7 @@ class FullySharded final : public UnitHooks {
   std::vector<Unit*> visits_;            // announced
   Index begun_ = 0;                      // of visits_
   std::map<Bucket*, Gathered> gathered_;  // ZeRO-3: alive; ZeRO-1 and 2: by the last after_update()
+  std::map<Bucket*, int> open_;           // ZeRO-2 and 3: backwards whose weight gradients are still to come
   std::deque<Reduction> reductions_;     // in flight, oldest first
   std::vector<ReplicaSum> replica_sums_;  // in flight
   Index peak_bytes_ = 0, peak_units_ = 0;

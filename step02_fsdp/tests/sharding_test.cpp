@@ -1,6 +1,7 @@
 // What is special about parts: where they begin, what is between them, and what is done to them alone.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "common/comm/launch.h"
@@ -124,6 +125,39 @@ TEST(Sharded, ManySmallGradientsAreNotLostBesideALargeOne) {
     ShardingSettings narrow = stage(zero);
     narrow.reduce_dtype = DType::bfloat16;
     for (const double value : summed_gradient(16, zero == 0 ? 1 : 16, narrow, DType::bfloat16, of)) ASSERT_EQ(value, 272);
+  }
+}
+
+// A schedule may put off weight gradients until several micro-batches have gone backward.
+TEST(Sharded, DeferredWeightGradientsAreNotReducedInTheMidstOfTheNextMicroBatch) {
+  const auto gradients = [](int ranks, const ShardingSettings& settings, bool defer) {
+    NamedTensors gathered;
+    on_threads(ranks, [&](Communicator& world) {
+      Sharded run(world, ranks, settings);
+      const ParityBatch batch(run.model.config(), 0);
+      const std::vector<std::int32_t> positions = run.model.attention().positions(batch.length);
+      const Index size = batch.sequences / ranks / 2;
+      run.model.begin_step(2);
+      std::array<InFlight, 2> in_flight;
+      for (const Index number : {0, 1}) {
+        const MicroBatch micro_batch = batch.micro_batch((2 * world.rank() + number) * size, size, positions);
+        auto& mine = in_flight[static_cast<std::size_t>(number)];
+        run.model.forward({}, micro_batch, mine);
+        run.model.backward({}, micro_batch, mine, number == 1, defer);
+      }
+      if (defer) {
+        for (const std::size_t number : {0, 1}) run.model.weight_gradients(in_flight[number], number == 1);
+      }
+      run.fsdp.finish_step();
+      const NamedTensors all = gather_tensors(world, run.model, Held::gradients);
+      if (world.rank() == 0) gathered = all;
+    });
+    return gathered;
+  };
+  const NamedTensors expected = gradients(1, stage(0), false);
+  for (const int zero : {1, 2, 3}) {
+    const NamedTensors got = gradients(3, stage(zero), true);
+    for (const auto& [name, values] : expected) EXPECT_LT(relative_error(got.at(name), values), 1e-10) << name << ", stage " << zero;
   }
 }
 
