@@ -32,6 +32,7 @@ void Placement::place_on_gpus(const TrainOptions& options, Trace& trace) {
     communication_ = "nccl, one GPU per rank";
   } else {
     tensors_ = backend.make_staged_communicator(world_, *ops_);
+    staged_ = true;
     communication_ = fmt::format("{} through host memory{}", options.launcher == CommKind::threads ? "threads" : "mpi",
                                  shared ? ", ranks share GPUs" : "");
   }

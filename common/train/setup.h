@@ -26,6 +26,8 @@ class Placement {
   Ops& ops() { return *ops_; }
   /// All ranks, for tensors of that device.
   Communicator& tensors() { return tensors_ ? *tensors_ : world_; }
+  /// Whether tensors travel through host memory, which is then counted as communication too.
+  bool stages_in_host_memory() const { return staged_; }
   /// Rows for the configuration table.
   std::vector<std::pair<std::string, std::string>> rows() const;
 
@@ -36,6 +38,7 @@ class Placement {
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Communicator> tensors_;
   std::string communication_;
+  bool staged_ = false;
 };
 
 /// What the optimizer needs of the options.
