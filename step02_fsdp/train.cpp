@@ -179,7 +179,9 @@ void train(Communicator& world, Options options) {
 
   set_phase(world, "report");
   if (!settings.export_dir.empty()) save_folder(world, model, settings.export_dir);
-  session.print(memory_report(world, device.memory(), predict_memory(settings, run)));
+  MemoryPrediction predicted = predict_memory(settings, run);
+  if (placement.stages_in_host_memory()) predicted[MemoryCategory::communication].reset();  // no formula for the copies there
+  session.print(memory_report(world, device.memory(), predicted));
   session.print(sharding_report(world, device.memory(), fsdp, run));
   session.print(traffic_report(world, session.groups(), run_traffic(run, session.steps_done(), passes)));
 }

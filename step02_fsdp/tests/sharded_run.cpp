@@ -101,14 +101,18 @@ ShardedRun formulas_of(const ShardedCase& test) {
           test.shards,             test.ranks / test.shards, test.accumulation};
 }
 
-void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test) {
+void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test, bool staged) {
   const ShardedRun run = formulas_of(test);
   const ShardedMemory memory = sharded_memory(run);
   EXPECT_EQ(result.parameters, memory.parameters.per_rank);
   EXPECT_EQ(result.gradients, memory.gradients.per_rank);
   EXPECT_EQ(result.optimizer, memory.optimizer.per_rank);
   EXPECT_EQ(result.gathered, gathered_peak(run));
-  EXPECT_EQ(result.communication, communication_peak(run));
+  if (staged) {
+    EXPECT_GT(result.communication, communication_peak(run));
+  } else {
+    EXPECT_EQ(result.communication, communication_peak(run));
+  }
   if (test.sharding.reshard_after_forward) {
     EXPECT_LE(result.gathered_units, test.sharding.prefetch + 1);
   }

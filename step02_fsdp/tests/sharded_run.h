@@ -62,8 +62,9 @@ ShardedResult run_case(Communicator& world, const ShardedCase& test, Trace* trac
 ShardedRun formulas_of(const ShardedCase& test);
 
 /// Fails the test unless memory is what the formulas say on this rank, and the sum of `traffic` over all ranks is what they say for
-/// two steps.
-void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test);
+/// two steps. `staged`: tensors travel through host memory, which comes on top.
+void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test,
+                      bool staged = false);
 
 /// How a test names its case where it fails.
 void PrintTo(const ShardedCase& test, std::ostream* out);
