@@ -29,7 +29,10 @@ struct Initialization {
 
 /// The numbers from `begin` to before `end`.
 struct Range {
-  Index begin = 0, end = 0;  ///< equal if there are none
+  /// Equal if there are none.
+  /// @{
+  Index begin = 0, end = 0;
+  /// @}
   /// How many there are.
   Index size() const { return end - begin; }
 };
