@@ -79,7 +79,7 @@ MemoryPrediction predict_memory(const TrainOptions& options, const TensorLayout&
   predicted[MemoryCategory::gradients] = fixed.gradients;
   predicted[MemoryCategory::optimizer] = fixed.optimizer;
   predicted[MemoryCategory::activations] =
-      activation_memory(share, options.dtype, options.recompute, outside, rows).peak();
+      activation_memory(share, options.dtype, options.recompute, {outside, rows}).peak();
   // One [T, H] is gathered, or waits to be summed, at a time. Backward of o and down gathers halves and lays them in order
   // beside.
   const Index gathered = rows * options.model.hidden_size * size_of(options.dtype);

@@ -78,7 +78,7 @@ void train(Communicator& world, Options options) {
   TensorParallel::validate_rows(settings.micro_batch_size.value(), settings.seq_length, layout.tp, layout.settings);
   check_files(world, settings);
   check_data(world, settings);
-  check_memory(world, settings, predict_memory(settings, layout));
+  check_memory(world, settings, [&] { return predict_memory(settings, layout); });
   Trace trace;
   world.set_trace(&trace);
   set_phase(world, "finding devices");

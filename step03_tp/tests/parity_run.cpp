@@ -14,8 +14,6 @@
 namespace escalera {
 namespace {
 
-constexpr std::uint64_t seed = 42;
-
 bool is_norm(const Parameter& parameter) { return !parameter.decay; }
 
 bool is_key_or_value(const Parameter& parameter) {
@@ -77,16 +75,16 @@ ModelConfig tp_model(const TpCase& test) {
 
 RunRecord run_case(Communicator& world, const TpCase& test, Trace* trace) {
   const std::unique_ptr<Ops> ops = make_cpu_ops({});
-  return run_case(world, *ops, test, trace);
+  return run_case(world, world, *ops, test, trace);
 }
 
-RunRecord run_case(Communicator& world, Ops& ops, const TpCase& test, Trace* trace) {
+RunRecord run_case(Communicator& world, Communicator& tensors, Ops& ops, const TpCase& test, Trace* trace) {
   ops.device().set_poison(true);
   const ModelConfig config = tp_model(test);
   MeshSizes sizes;
   sizes.tp = test.tp;
   sizes.dp = test.dp;
-  ProcessMesh mesh(world, sizes);
+  ProcessMesh mesh(tensors, sizes);
   TensorParallel region(ops, mesh.tp(), config, {test.sequence_parallel, test.overlap, true});
   region.set_trace(trace);
   PaddingInSoftmax hooks(test.fault == Fault::padding_in_softmax);
@@ -95,13 +93,15 @@ RunRecord run_case(Communicator& world, Ops& ops, const TpCase& test, Trace* tra
   plant(test.fault, model, mesh.tp());
   model.set_trace(trace);
   model.allocate();
-  initialize_rounded(model, seed, test.rounding);
-  ParityLayout layout{.world = world, .parts = test.dp, .part = mesh.dp().rank(), .accumulation = test.accumulation};
-  layout.reduce = [&] { sum_gradients(model.buckets()); };
-  layout.sum_squares = [&](double squares) { return mesh.tp().sum(squares); };
-  layout.sum_loss = [&](double loss) { return world.sum(loss); };
-  layout.sequences = test.sequences();
-  return run_parity(model, layout);
+  initialize_rounded(model, parity_seed, test.rounding);
+  return run_parity(model, {.world = world,
+                            .parts = test.dp,
+                            .part = mesh.dp().rank(),
+                            .accumulation = test.accumulation,
+                            .sequences = test.sequences(),
+                            .reduce = [&] { sum_gradients(model.buckets()); },
+                            .sum_loss = [&](double loss) { return world.sum(loss); },
+                            .sum_squares = [&](double squares) { return mesh.tp().sum(squares); }});
 }
 
 RunRecord run_on_threads(const TpCase& test) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "step03_tp/tensor_parallel.h"
-#include "tests/support/parity.h"
+#include "tests/support/parity_layout.h"
 
 namespace escalera {
 
@@ -42,10 +42,10 @@ struct TpCase {
 /// 72 = 8 * 9 feed-forward columns. With 8 key/value heads no head is shared, with 2 and 1 up to 8 ranks share one.
 ModelConfig tp_model(const TpCase& test);
 
-/// Two steps of SGD with clipping, spread over tp * dp ranks of `world`, which carries tensors of `ops`. Without `ops` the CPU
-/// computes. Filled on rank 0.
+/// Two steps of SGD with clipping, spread over the tp * dp ranks of `world`; `tensors`, the same ranks, carries tensors of `ops`.
+/// Without them the CPU computes. Gradients and weights are recorded on rank 0.
 /// @{
-RunRecord run_case(Communicator& world, Ops& ops, const TpCase& test, Trace* trace = nullptr);
+RunRecord run_case(Communicator& world, Communicator& tensors, Ops& ops, const TpCase& test, Trace* trace = nullptr);
 RunRecord run_case(Communicator& world, const TpCase& test, Trace* trace = nullptr);
 /// @}
 /// The same on threads of this process.

@@ -43,12 +43,12 @@ RunRecord run_gated(int tp, bool sequence_parallel, bool scaled) {
     Model model(ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config), seams);
     model.allocate();
     model.initialize(seed);
-    ParityLayout layout{.world = world, .parts = 1, .part = 0, .accumulation = tp == 1 ? 3 : 2};
-    layout.reduce = [&] { sum_gradients(model.buckets()); };
-    layout.sum_squares = [&](double squares) { return world.sum(squares); };
-    layout.sum_loss = [&](double loss) { return world.sum(loss); };
-    layout.sequences = 24;
-    RunRecord mine = run_parity(model, layout);
+    RunRecord mine = run_parity(model, {.world = world,
+                                        .accumulation = tp == 1 ? 3 : 2,
+                                        .sequences = 24,
+                                        .reduce = [&] { sum_gradients(model.buckets()); },
+                                        .sum_loss = [&](double loss) { return world.sum(loss); },
+                                        .sum_squares = [&](double squares) { return world.sum(squares); }});
     if (world.rank() == 0) record = std::move(mine);
   });
   return record;
