@@ -97,8 +97,8 @@ class Makers:
             exposed = re.search(r"communication exposed: ([\d.]+) ms", run.output)
             rows.append([layout[0], f"`{layout[1]}`", f"{run.milliseconds():.0f}", f"{one / run.milliseconds():.2f}",
                          exposed[1] if exposed else "0", f"{run.steps[-1]['loss']:.6f}"])
-        return blocks.table(["ranks", "options", "ms/step", "speed, of the first row", "waiting, ms per step", "loss of step 9"],
-                            rows, 0)
+        return blocks.table(["ranks", "options", "ms/step", "speed, of the first row", "waiting, ms per step",
+                             "loss of step 9"], rows, 0)
 
     def picture(self):
         with tempfile.TemporaryDirectory(prefix="escalera_readme_") as folder:

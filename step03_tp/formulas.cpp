@@ -15,9 +15,9 @@ struct Group {
         statistics(rows * size_of(accumulation_dtype(dtype))),
         sequence_parallel(layout.settings.sequence_parallel) {}
 
-  Index others;        // t - 1
-  Index activations;   // A, bytes of [T, H]
-  Index statistics;    // bytes of one wide number per row
+  Index others;       // t - 1
+  Index activations;  // A, bytes of [T, H]
+  Index statistics;   // bytes of one wide number per row
   bool sequence_parallel;
 
   /// `count` times what g does forward and f backward: a sum.
@@ -33,13 +33,18 @@ struct Group {
     if (sequence_parallel) traffic[Operation::all_gather] += count * others * activations;
   }
   /// The largest logit, the sum of exponentials and the target's logit of each row.
-  void loss(TrafficPrediction& traffic) const { traffic[Operation::all_reduce] += 3 * 2 * others * statistics; }
+  void loss(TrafficPrediction& traffic) const {
+    traffic[Operation::all_reduce] += 3 * 2 * others * statistics;
+  }
 };
 
-Index wide_bytes(DType dtype) { return size_of(accumulation_dtype(dtype)); }
+Index wide_bytes(DType dtype) {
+  return size_of(accumulation_dtype(dtype));
+}
 
 /// Sums of gradients at the end of a step.
-void add_gradient_sums(TrafficPrediction& traffic, const ModelConfig& model, DType dtype, const TensorLayout& layout) {
+void add_gradient_sums(TrafficPrediction& traffic, const ModelConfig& model, DType dtype,
+                       const TensorLayout& layout) {
   const Index t = layout.tp, hidden = model.hidden_size, layers = model.num_hidden_layers;
   Index elements = 0;  // times 2 (ranks - 1), over all groups
   elements += t * (layout.dp - 1) * parameter_count(tensor_share(model, layout.tp));
@@ -101,7 +106,8 @@ VisitTraffic layer_traffic(const ModelConfig& model, DType dtype, Recompute reco
   return layer;
 }
 
-TrafficPrediction forward_traffic(const ModelConfig& model, DType dtype, Index rows, const TensorLayout& layout) {
+TrafficPrediction forward_traffic(const ModelConfig& model, DType dtype, Index rows,
+                                  const TensorLayout& layout) {
   const Group group(model, dtype, rows, layout);
   TrafficPrediction traffic;
   group.sum(traffic, 1);  // embedding
@@ -118,7 +124,8 @@ TrafficPrediction step_traffic(const TrainOptions& options, const TensorLayout& 
   TrafficPrediction micro_batch = forward_traffic(model, options.dtype, rows, layout);
   group.sum(micro_batch, 1);     // head: the gradient of what f gave it
   group.gather(micro_batch, 1);  // head: the weight gradient's input again
-  add(micro_batch, layer_traffic(model, options.dtype, options.recompute, rows, layout).backward, model.num_hidden_layers);
+  add(micro_batch, layer_traffic(model, options.dtype, options.recompute, rows, layout).backward,
+      model.num_hidden_layers);
   group.gather(micro_batch, 1);  // embedding
   TrafficPrediction step;
   add(step, micro_batch, layout.dp * options.micro_batches());

@@ -36,7 +36,8 @@ VisitTraffic layer_traffic(const ModelConfig& model, DType dtype, Recompute reco
                            const TensorLayout& layout);
 
 /// One micro-batch forward through the whole model, on one group.
-TrafficPrediction forward_traffic(const ModelConfig& model, DType dtype, Index rows, const TensorLayout& layout);
+TrafficPrediction forward_traffic(const ModelConfig& model, DType dtype, Index rows,
+                                  const TensorLayout& layout);
 
 /// One training step on all ranks: every micro-batch forward and backward, the sums of gradients over data-parallel ranks, of
 /// norms over tensor-parallel ones (sequence parallel), and of key/value heads over the ranks that share them.

@@ -6,7 +6,9 @@ namespace escalera {
 namespace {
 
 // Blocks are the units that can be run again.
-bool is_block(const Unit& unit) { return unit.can_recompute(); }
+bool is_block(const Unit& unit) {
+  return unit.can_recompute();
+}
 
 }  // namespace
 
@@ -27,7 +29,8 @@ void LayerTraffic::end(const Unit& unit, Count& count) const {
 
 std::string LayerTraffic::report(Communicator& world, Index groups, const VisitTraffic& predicted) const {
   TextTable table({"traffic per layer and micro-batch", "calls", "bytes", "predicted bytes", "difference"});
-  const auto add_rows = [&](const std::string& direction, const Count& count, const TrafficPrediction& expected) {
+  const auto add_rows = [&](const std::string& direction, const Count& count,
+                            const TrafficPrediction& expected) {
     // Ranks of one group count the same visits.
     const auto ranks = static_cast<Index>(world.size()) / groups;
     const Index visits = std::max<Index>(world.sum(count.visits) / ranks, 1);
@@ -35,8 +38,8 @@ std::string LayerTraffic::report(Communicator& world, Index groups, const VisitT
       const Index calls = world.sum(count.calls[i]), bytes = world.sum(count.bytes[i]);
       if (calls == 0 && expected.bytes[i] == 0) continue;
       const double measured = static_cast<double>(bytes) / static_cast<double>(visits);
-      table.add({direction + ", " + std::string(to_string(static_cast<Operation>(i))), grouped(calls / visits),
-                 grouped(bytes / visits), grouped(expected.bytes[i]),
+      table.add({direction + ", " + std::string(to_string(static_cast<Operation>(i))),
+                 grouped(calls / visits), grouped(bytes / visits), grouped(expected.bytes[i]),
                  difference(measured, static_cast<double>(expected.bytes[i]))});
     }
   };

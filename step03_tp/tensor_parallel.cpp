@@ -36,7 +36,9 @@ Tensor TensorParallel::enter(const Tensor& x) {
   return whole;
 }
 
-Tensor TensorParallel::enter_backward(const Tensor& partial_dx) { return exit(partial_dx, MemoryCategory::workspace); }
+Tensor TensorParallel::enter_backward(const Tensor& partial_dx) {
+  return exit(partial_dx, MemoryCategory::workspace);
+}
 
 // Where g gives back other memory than it gets, what it gets is only on its way.
 Tensor TensorParallel::partial_sum(Index rows, Index columns, DType dtype, MemoryCategory category) {
@@ -53,7 +55,9 @@ Tensor TensorParallel::exit(const Tensor& partial, MemoryCategory category) {
   return mine;
 }
 
-Tensor TensorParallel::exit_backward(const Tensor& dy) { return enter(dy); }
+Tensor TensorParallel::exit_backward(const Tensor& dy) {
+  return enter(dy);
+}
 
 // ---- Overlap --------------------------------------------------------------------------------------------------------
 //
@@ -66,7 +70,9 @@ std::array<TensorParallel::Half, 2> TensorParallel::halves_of(Index rows) {
 }
 
 // One row is not worth a second collective, nor is it two halves.
-bool TensorParallel::in_halves(Index rows) const { return settings_.overlap && rows >= 2; }
+bool TensorParallel::in_halves(Index rows) const {
+  return settings_.overlap && rows >= 2;
+}
 
 // x [T/t, .] of each rank becomes [T, .] in two collectives. use(rows, first) gets a stretch of gathered rows and where it
 // belongs in [T, .]; each row once. This rank's own rows come first: they need no collective, so that even the first one runs
@@ -77,7 +83,8 @@ void TensorParallel::gather_in_halves(const Tensor& x, Use use) {
   std::array<Tensor, 2> gathered;
   std::array<Work, 2> arriving;
   for (std::size_t i = 0; i < 2; i++) {
-    gathered[i] = empty(group_.size() * halves[i].rows, x.columns(), x.dtype(), MemoryCategory::communication);
+    gathered[i] =
+        empty(group_.size() * halves[i].rows, x.columns(), x.dtype(), MemoryCategory::communication);
     arriving[i] = group_.all_gather_async(x.slice_rows(halves[i].begin, halves[i].rows), gathered[i]);
   }
   {
@@ -95,7 +102,8 @@ void TensorParallel::gather_in_halves(const Tensor& x, Use use) {
 }
 
 Tensor TensorParallel::column_linear(const Tensor& x, const LinearRef& w, MemoryCategory category) {
-  if (!settings_.sequence_parallel || !in_halves(x.rows())) return TensorRegion::column_linear(x, w, category);
+  if (!settings_.sequence_parallel || !in_halves(x.rows()))
+    return TensorRegion::column_linear(x, w, category);
   const Tensor y = empty(x.rows() * group_.size(), w.weight.rows(), x.dtype(), category);
   gather_in_halves(x, [&](const Tensor& rows, Index first) {
     ops().linear_forward(rows, w.weight, y.slice_rows(first, rows.rows()));
@@ -113,7 +121,8 @@ Tensor TensorParallel::row_linear(const Tensor& x, const LinearRef& w, MemoryCat
   for (std::size_t i = 0; i < 2; i++) {
     const auto [begin, count] = halves[i];
     const Tensor mine = y.slice_rows(begin, count);
-    partial[i] = ranks == 1 ? mine : empty(ranks * count, y.columns(), y.dtype(), MemoryCategory::communication);
+    partial[i] =
+        ranks == 1 ? mine : empty(ranks * count, y.columns(), y.dtype(), MemoryCategory::communication);
     {
       const auto traced = span(i == 0 ? "first half" : "second half");
       for (Index rank = 0; rank < ranks; rank++) {
@@ -129,7 +138,8 @@ Tensor TensorParallel::row_linear(const Tensor& x, const LinearRef& w, MemoryCat
 }
 
 // Backward has two products that do not need each other, dx and the weight gradient: each hides a collective whole.
-Tensor TensorParallel::column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work) {
+Tensor TensorParallel::column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w,
+                                              WeightWork& work) {
   if (!settings_.overlap) return TensorRegion::column_linear_backward(dy, x, w, work);
   Tensor whole = x;
   Work arriving;
@@ -145,7 +155,8 @@ Tensor TensorParallel::column_linear_backward(const Tensor& dy, const Tensor& x,
   const Tensor dx = settings_.sequence_parallel
                         ? empty(x.rows(), x.columns(), x.dtype(), MemoryCategory::workspace)
                         : partial;
-  Work summing = settings_.sequence_parallel ? group_.reduce_scatter_async(partial, dx) : group_.all_reduce_async(partial);
+  Work summing = settings_.sequence_parallel ? group_.reduce_scatter_async(partial, dx)
+                                             : group_.all_reduce_async(partial);
   arriving.wait();
   {
     const auto traced = span("weight gradient");
@@ -155,8 +166,10 @@ Tensor TensorParallel::column_linear_backward(const Tensor& dy, const Tensor& x,
   return dx;
 }
 
-Tensor TensorParallel::row_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work) {
-  if (!settings_.sequence_parallel || !in_halves(dy.rows())) return TensorRegion::row_linear_backward(dy, x, w, work);
+Tensor TensorParallel::row_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w,
+                                           WeightWork& work) {
+  if (!settings_.sequence_parallel || !in_halves(dy.rows()))
+    return TensorRegion::row_linear_backward(dy, x, w, work);
   const Tensor whole = empty(x.rows(), dy.columns(), dy.dtype(), MemoryCategory::communication);
   const Tensor dx = empty(x.rows(), x.columns(), x.dtype(), MemoryCategory::workspace);
   gather_in_halves(dy, [&](const Tensor& rows, Index first) {
@@ -171,11 +184,17 @@ Tensor TensorParallel::row_linear_backward(const Tensor& dy, const Tensor& x, co
 
 // ---- A loss over a split vocabulary ---------------------------------------------------------------------------------
 
-void TensorParallel::row_max(const Tensor& values) { group_.all_reduce(values, ReduceOp::max); }
+void TensorParallel::row_max(const Tensor& values) {
+  group_.all_reduce(values, ReduceOp::max);
+}
 
-void TensorParallel::row_sum(const Tensor& values) { group_.all_reduce(values); }
+void TensorParallel::row_sum(const Tensor& values) {
+  group_.all_reduce(values);
+}
 
-double TensorParallel::share() const { return 1.0 / group_.size(); }
+double TensorParallel::share() const {
+  return 1.0 / group_.size();
+}
 
 // ---- Who holds what -------------------------------------------------------------------------------------------------
 
@@ -215,6 +234,8 @@ Tensor TensorParallel::empty(Index rows, Index columns, DType dtype, MemoryCateg
   return ops().device().empty(rows, columns, dtype, category);
 }
 
-std::shared_ptr<void> TensorParallel::span(const char* name) const { return ops().device().span(trace_, name); }
+std::shared_ptr<void> TensorParallel::span(const char* name) const {
+  return ops().device().span(trace_, name);
+}
 
 }  // namespace escalera

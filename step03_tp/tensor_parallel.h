@@ -14,9 +14,10 @@ namespace escalera {
 
 /// How a group of tensor-parallel ranks works.
 struct TensorParallelSettings {
-  bool sequence_parallel = false;  ///< norms and residual sums on 1/t of the rows each, instead of on all rows by every rank
-  bool overlap = false;            ///< collectives run beside the products that do not need them
-  bool kv_replication = true;      ///< whether several ranks may hold the same key/value head
+  bool sequence_parallel =
+      false;  ///< norms and residual sums on 1/t of the rows each, instead of on all rows by every rank
+  bool overlap = false;        ///< collectives run beside the products that do not need them
+  bool kv_replication = true;  ///< whether several ranks may hold the same key/value head
 };
 
 /// The region between a linear split by output columns (q, k, v; gate, up; the head) and one split by input columns (o; down),
@@ -30,13 +31,15 @@ struct TensorParallelSettings {
 class TensorParallel final : public TensorRegion {
  public:
   /// Collective over `group`, which must outlive it, as must `ops`. Throws UsageError as validate() does.
-  TensorParallel(Ops& ops, Communicator& group, const ModelConfig& model, const TensorParallelSettings& settings);
+  TensorParallel(Ops& ops, Communicator& group, const ModelConfig& model,
+                 const TensorParallelSettings& settings);
 
   /// Throws UsageError, naming the options and numbers that clash and a value that works, unless `ranks` ranks can share out
   /// the heads, the key/value heads, the feed-forward width and the vocabulary of `model`.
   static void validate(const ModelConfig& model, int ranks, const TensorParallelSettings& settings);
   /// The same for rows: sequence parallelism needs equally many of `micro_batch_size` * `seq_length` on each rank.
-  static void validate_rows(Index micro_batch_size, Index seq_length, int ranks, const TensorParallelSettings& settings);
+  static void validate_rows(Index micro_batch_size, Index seq_length, int ranks,
+                            const TensorParallelSettings& settings);
 
   // ---- f and g ----------------------------------------------------------------------------------------------------
   Tensor enter(const Tensor& x) override;
@@ -48,8 +51,10 @@ class TensorParallel final : public TensorRegion {
   // ---- the same around products, where settings.overlap lets one run behind the other -------------------------------
   Tensor column_linear(const Tensor& x, const LinearRef& w, MemoryCategory category) override;
   Tensor row_linear(const Tensor& x, const LinearRef& w, MemoryCategory category) override;
-  Tensor column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work) override;
-  Tensor row_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work) override;
+  Tensor column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w,
+                                WeightWork& work) override;
+  Tensor row_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w,
+                             WeightWork& work) override;
 
   // ---- a loss over a split vocabulary -------------------------------------------------------------------------------
   void row_max(const Tensor& values) override;

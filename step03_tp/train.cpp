@@ -40,8 +40,10 @@ struct Options {
 void add_options(OptionTable& table, Options& options) {
   add_train_options(table, options.train);
   table.section("Tensor parallelism");
-  table.add("--tp", "distributed.tp_size", options.tp, "ranks that share out every matrix; all that --dp leaves if not given");
-  table.add("--dp", "distributed.dp_size", options.dp, "data-parallel groups of such ranks; as many as fit if not given");
+  table.add("--tp", "distributed.tp_size", options.tp,
+            "ranks that share out every matrix; all that --dp leaves if not given");
+  table.add("--dp", "distributed.dp_size", options.dp,
+            "data-parallel groups of such ranks; as many as fit if not given");
   table.add("--sequence-parallel", "distributed.sequence_parallel", options.tensor.sequence_parallel,
             "norms and residual sums on 1/tp of the rows each");
   table.add("--tp-overlap", "distributed.tp_overlap", options.tensor.overlap,
@@ -75,7 +77,8 @@ void train(Communicator& world, Options options) {
   const TensorLayout layout{sizes.tp, sizes.dp, options.tensor};
   validate(settings, world.size(), sizes.dp);
   TensorParallel::validate(settings.model, layout.tp, layout.settings);
-  TensorParallel::validate_rows(settings.micro_batch_size.value(), settings.seq_length, layout.tp, layout.settings);
+  TensorParallel::validate_rows(settings.micro_batch_size.value(), settings.seq_length, layout.tp,
+                                layout.settings);
   check_files(world, settings);
   check_data(world, settings);
   check_memory(world, settings, [&] { return predict_memory(settings, layout); });
@@ -126,7 +129,8 @@ void train(Communicator& world, Options options) {
   Session session(world, settings, device, trace);
   for (const Communicator* group : {&tp, &dp}) session.watch(*group);
   if (tensor_parallel.kv_group()) session.watch(*tensor_parallel.kv_group());
-  session.start({{"tensor parallel", describe(layout)}, {"data parallel", fmt::format("{} group{}", dp.size(), dp.size() == 1 ? "" : "s")}},
+  session.start({{"tensor parallel", describe(layout)},
+                 {"data parallel", fmt::format("{} group{}", dp.size(), dp.size() == 1 ? "" : "s")}},
                 placement.rows());
   Index evaluated = 0;  // micro-batches of validations
   for (Index step = 1; session.running(step); step++) {
@@ -134,7 +138,8 @@ void train(Communicator& world, Options options) {
     set_phase(world, fmt::format("step {}, reading the batch", step));
     batches.fill(sampler, shape, (step - 1) * shape.global_batch(), dp.rank());
     const Index targets = dp.sum(batches.unmasked_targets());
-    if (targets == 0) session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
+    if (targets == 0)
+      session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
 
     // Forward and backward, with f and g around every pair of linears. Gradients add up over micro-batches.
     model.begin_step(shape.accumulation);
@@ -147,7 +152,8 @@ void train(Communicator& world, Options options) {
       model.backward({}, micro_batch, in_flight, number + 1 == shape.accumulation);
     }
     set_phase(world, fmt::format("step {}, reduction", step));
-    sum_gradients(model.buckets());  // (2) over data-parallel ranks; norms and shared heads over tensor-parallel ones
+    sum_gradients(
+        model.buckets());  // (2) over data-parallel ranks; norms and shared heads over tensor-parallel ones
 
     // Loss and norm, the same on all ranks; clip and update. Each rank has its share of the loss, and counts what it alone
     // holds, or is the first to hold.
@@ -186,8 +192,10 @@ void train(Communicator& world, Options options) {
   add(predicted, step_traffic(settings, layout), session.steps_done());
   add(predicted, forward_traffic(settings.model, settings.dtype, rows, layout), dp.sum(evaluated));
   session.print(traffic_report(world, session.groups(), predicted));
+  if (tp.size() == 1) return;
   session.print(layer_traffic.report(
-      world, dp.size(), escalera::layer_traffic(settings.model, settings.dtype, settings.recompute, rows, layout)));
+      world, dp.size(),
+      escalera::layer_traffic(settings.model, settings.dtype, settings.recompute, rows, layout)));
 }
 
 }  // namespace
@@ -196,7 +204,8 @@ void train(Communicator& world, Options options) {
 int main(int argc, char** argv) {
   using namespace escalera;
   Options options;
-  OptionTable table("step03_tp", "Tensor parallelism: the ranks of a group share out every matrix of the model.");
+  OptionTable table("step03_tp",
+                    "Tensor parallelism: the ranks of a group share out every matrix of the model.");
   add_options(table, options);
   return run_program(table, options.train, argc, argv, [&](Communicator& world) { train(world, options); });
 }

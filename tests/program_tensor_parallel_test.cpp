@@ -22,15 +22,34 @@ class TensorParallelProgram : public testing::Test {
  protected:
   /// A model whose 8 heads, 2 of them for keys and values, and 72 feed-forward columns 8 ranks can share out; 257 words.
   Words model() const {
-    return small_model(text_) + Words{"--num-attention-heads", "8", "--hidden-size", "40", "--head-dim", "6",
-                                      "--intermediate-size", "72", "--vocab-size", "257"};
+    return small_model(text_) + Words{"--num-attention-heads", "8",  "--hidden-size", "40", "--head-dim", "6",
+                                      "--intermediate-size",   "72", "--vocab-size",  "257"};
   }
   /// Two SGD steps on 8 sequences each, with a learning rate and a clip that are felt in the weights.
   void run(const std::string& name, const Words& start, const Words& more) const {
     run_well(of_step_3(start) + model() +
-             Words{"--dtype", "float64", "--optimizer", "sgd", "--learning-rate", "0.5", "--clip", "0.1", "--steps", "2",
-                   "--global-batch-size", "8", "--dump-gradients", folder_ / (name + ".gradients"), "--export", folder_ / name,
-                   "--metrics", folder_ / (name + ".jsonl"), "--eval-every", "1", "--eval-steps", "100"} +
+             Words{"--dtype",
+                   "float64",
+                   "--optimizer",
+                   "sgd",
+                   "--learning-rate",
+                   "0.5",
+                   "--clip",
+                   "0.1",
+                   "--steps",
+                   "2",
+                   "--global-batch-size",
+                   "8",
+                   "--dump-gradients",
+                   folder_ / (name + ".gradients"),
+                   "--export",
+                   folder_ / name,
+                   "--metrics",
+                   folder_ / (name + ".jsonl"),
+                   "--eval-every",
+                   "1",
+                   "--eval-steps",
+                   "100"} +
              more);
   }
   void expect_same_numbers(const std::string& run, const std::string& reference) const {
@@ -39,7 +58,8 @@ class TensorParallelProgram : public testing::Test {
         EXPECT_LE(error, 1e-10) << name << " in " << run << file;
       }
     }
-    const auto ours = metrics_of(folder_ / (run + ".jsonl")), theirs = metrics_of(folder_ / (reference + ".jsonl"));
+    const auto ours = metrics_of(folder_ / (run + ".jsonl")),
+               theirs = metrics_of(folder_ / (reference + ".jsonl"));
     ASSERT_EQ(ours.size(), theirs.size());
     for (std::size_t i = 0; i < ours.size(); i++) {
       for (const char* key : {"loss", "grad_norm", "validation_loss"}) {
@@ -85,7 +105,8 @@ TEST_F(TensorParallelProgram, ProcessesWriteWhatThreadsWrite) {
   run("threads", on_threads(2), more);
   run("mpi", on_mpi(2), more);
   for (const char* file : {".gradients", "/model.safetensors"}) {
-    EXPECT_TRUE(folder_.read(std::string("mpi") + file) == folder_.read(std::string("threads") + file)) << file;
+    EXPECT_TRUE(folder_.read(std::string("mpi") + file) == folder_.read(std::string("threads") + file))
+        << file;
   }
 }
 
@@ -105,7 +126,8 @@ std::vector<std::string> predicted_rows(const std::string& output) {
     if (line.ends_with("difference")) in_table = true;
     if (line.empty()) in_table = false;
     const bool data = in_table && !line.ends_with("difference") && line.find("---") == std::string::npos;
-    const bool without_formula = line.find("workspace") != std::string::npos || line.find("all at once") != std::string::npos ||
+    const bool without_formula = line.find("workspace") != std::string::npos ||
+                                 line.find("all at once") != std::string::npos ||
                                  line.find("control messages") != std::string::npos;
     if (data && !without_formula) rows.push_back(line);
   }
@@ -125,15 +147,17 @@ TEST_F(TensorParallelProgram, MeasuresEveryByteThatTheFormulasPredict) {
       {8, {"--dtype", "float64"}},
       {8, {"--sequence-parallel", "--tp-overlap"}},
       {8, {"--sequence-parallel", "--tp-overlap", "--micro-batch-size", "1", "--seq-length", "8"}},
-      {4, {"--tp", "2", "--sequence-parallel", "--tp-overlap", "--recompute", "selective", "--dtype", "bfloat16"}},
+      {4,
+       {"--tp", "2", "--sequence-parallel", "--tp-overlap", "--recompute", "selective", "--dtype",
+        "bfloat16"}},
       {8, {"--tp", "4", "--gradient-accumulation-steps", "2", "--recompute", "full"}},
       {6, {"--tp", "2", "--sequence-parallel", "--num-key-value-heads", "1"}},
   };
   for (const auto& [ranks, more] : layouts) {
     SCOPED_TRACE(fmt::format("{} ranks {}", ranks, fmt::join(more, " ")));
-    const ProcessResult result =
-        run_well(of_step_3(on_threads(ranks)) + model() +
-                 Words{"--micro-batch-size", "2", "--steps", "3", "--eval-every", "2", "--eval-steps", "2"} + more);
+    const ProcessResult result = run_well(
+        of_step_3(on_threads(ranks)) + model() +
+        Words{"--micro-batch-size", "2", "--steps", "3", "--eval-every", "2", "--eval-steps", "2"} + more);
     const std::vector<std::string> rows = predicted_rows(result.out);
     EXPECT_GE(rows.size(), ranks == 1 ? 5U : 8U) << result.out;
     for (const std::string& row : rows) EXPECT_TRUE(row.ends_with(" =")) << row;
@@ -155,9 +179,12 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
   };
   EXPECT_EQ(run_process(of_step_3(on_threads(4)) + model() + Words{"--memory-limit", "1"}).exit_code, 1);
   expect_refused(4, {"--num-attention-heads", "6"}, {"--num-attention-heads 6", "--tp 4", "--tp 2"});
-  expect_refused(4, {"--no-kv-replication"}, {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2"});
-  expect_refused(2, {"--num-attention-heads", "12", "--num-key-value-heads", "3"}, {"--num-key-value-heads 3", "--tp 2"});
-  expect_refused(4, {"--intermediate-size", "70"}, {"--intermediate-size 70", "--tp 4", "--intermediate-size 72"});
+  expect_refused(4, {"--no-kv-replication"},
+                 {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2"});
+  expect_refused(2, {"--num-attention-heads", "12", "--num-key-value-heads", "3"},
+                 {"--num-key-value-heads 3", "--tp 2"});
+  expect_refused(4, {"--intermediate-size", "70"},
+                 {"--intermediate-size 70", "--tp 4", "--intermediate-size 72"});
   expect_refused(8, {"--sequence-parallel", "--micro-batch-size", "2", "--seq-length", "5"},
                  {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 8", "--seq-length 8"});
   expect_refused(4, {"--sequence-parallel", "--micro-batch-size", "2", "--seq-length", "5"},
@@ -169,8 +196,9 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
 
 TEST_F(TensorParallelProgram, RefusesAVocabularyThatLeavesARankWithNothing) {
   const std::string tokens = folder_.write("tokens.bin", raw_tokens(std::vector<std::uint32_t>(2000, 3), 16));
-  const ProcessResult result = run_process(of_step_3(on_threads(8)) + model() +
-                                           Words{"--data", tokens, "--token-width", "16", "--vocab-size", "9"});
+  const ProcessResult result =
+      run_process(of_step_3(on_threads(8)) + model() +
+                  Words{"--data", tokens, "--token-width", "16", "--vocab-size", "9"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_TRUE(mentions(result.err, {"--vocab-size 9", "--tp 8", "--vocab-size 16"}));
 }

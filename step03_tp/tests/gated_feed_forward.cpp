@@ -23,7 +23,8 @@ void scale_rows(const Tensor& x, const Tensor& factors, const Tensor& out) {
 
 }  // namespace
 
-GatedFeedForward::GatedFeedForward(UnitContext& context, Bucket& bucket, const std::string& prefix, bool scaled)
+GatedFeedForward::GatedFeedForward(UnitContext& context, Bucket& bucket, const std::string& prefix,
+                                   bool scaled)
     : context_(context), bucket_(bucket), scaled_(scaled) {
   const Index hidden = context.config.hidden_size, width = context.config.intermediate_size;
   const TensorRegion& region = context.region;
@@ -31,14 +32,16 @@ GatedFeedForward::GatedFeedForward(UnitContext& context, Bucket& bucket, const s
   using Split = Parameter::Split;
   gate_ = bucket.add({prefix + "mlp.gate.weight", 1, hidden, Split::none, region.inside(hidden), matrix});
   up_ = bucket.add({prefix + "mlp.up_proj.weight", width, hidden, Split::rows, region.split(width), matrix});
-  down_ = bucket.add({prefix + "mlp.down_proj.weight", hidden, width, Split::columns, region.split(width), matrix});
+  down_ = bucket.add(
+      {prefix + "mlp.down_proj.weight", hidden, width, Split::columns, region.split(width), matrix});
 }
 
 Tensor GatedFeedForward::empty(Index rows, Index columns) const {
   return context_.ops.device().empty(rows, columns, DType::float64, MemoryCategory::workspace);
 }
 
-Tensor GatedFeedForward::forward(const Tensor& x, const MicroBatch& /*micro_batch*/, std::unique_ptr<UnitState>& state) {
+Tensor GatedFeedForward::forward(const Tensor& x, const MicroBatch& /*micro_batch*/,
+                                 std::unique_ptr<UnitState>& state) {
   Ops& ops = context_.ops;
   auto kept = std::make_unique<GatedState>();
   const Tensor whole = context_.region.enter(x), down = bucket_.weight(down_);
@@ -48,18 +51,20 @@ Tensor GatedFeedForward::forward(const Tensor& x, const MicroBatch& /*micro_batc
   ops.linear_forward(whole, bucket_.weight(up_), kept->up);
   ops.linear_forward(whole, bucket_.weight(gate_), kept->gate);
   scale_rows(kept->up, kept->gate, kept->scaled);
-  const Tensor y = context_.region.partial_sum(whole.rows(), down.rows(), DType::float64, MemoryCategory::workspace);
+  const Tensor y =
+      context_.region.partial_sum(whole.rows(), down.rows(), DType::float64, MemoryCategory::workspace);
   ops.linear_forward(kept->scaled, down, y);
   state = std::move(kept);
   return context_.region.exit(y, MemoryCategory::workspace);
 }
 
-Tensor GatedFeedForward::backward(const Tensor& dy, const Tensor& x, const MicroBatch& micro_batch, UnitState& state,
-                                  WeightWork& work) {
+Tensor GatedFeedForward::backward(const Tensor& dy, const Tensor& x, const MicroBatch& micro_batch,
+                                  UnitState& state, WeightWork& work) {
   Ops& ops = context_.ops;
   const auto& kept = dynamic_cast<GatedState&>(state);
   const Tensor whole_dy = context_.region.exit_backward(dy), whole = context_.region.enter(x);
-  const Tensor d_scaled = empty(whole.rows(), kept.up.columns()), d_up = empty(whole.rows(), kept.up.columns());
+  const Tensor d_scaled = empty(whole.rows(), kept.up.columns()),
+               d_up = empty(whole.rows(), kept.up.columns());
   ops.linear_backward_input(whole_dy, bucket_.weight(down_), d_scaled);
   work.add_linear(whole_dy, kept.scaled, bucket_.gradient(down_));
   scale_rows(d_scaled, kept.gate, d_up);

@@ -26,7 +26,8 @@ std::vector<Events> traces(bool sequence_parallel, bool overlap) {
     const std::unique_ptr<Ops> ops = make_cpu_ops({});
     TensorParallel region(*ops, *tp, config, {sequence_parallel, overlap, true});
     region.set_trace(&trace);
-    Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config), {.region = &region});
+    Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config),
+                {.region = &region});
     model.allocate();
     model.initialize(1);
     const ParityBatch batch(config, 0);
@@ -47,11 +48,14 @@ Events named(const Events& events, const std::string& name, const std::string& s
   Events found;
   std::copy_if(events.begin(), events.end(), std::back_inserter(found),
                [&](const TraceEvent& event) { return event.name == name && event.stream == stream; });
-  std::sort(found.begin(), found.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
+  std::sort(found.begin(), found.end(),
+            [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
   return found;
 }
 
-bool meet(const TraceEvent& a, const TraceEvent& b) { return a.begin < b.end && b.begin < a.end; }
+bool meet(const TraceEvent& a, const TraceEvent& b) {
+  return a.begin < b.end && b.begin < a.end;
+}
 
 /// In how many of the pieces of product named `piece` a collective named `collective` was under way, and what `compute` waited
 /// for inside of them.
@@ -60,7 +64,8 @@ struct Overlap {
 };
 Overlap count(const Events& events, const std::string& piece, const std::string& collective) {
   Overlap result;
-  const Events collectives = named(events, collective, "tp"), waits = named(events, "wait " + collective, "compute");
+  const Events collectives = named(events, collective, "tp"),
+               waits = named(events, "wait " + collective, "compute");
   for (const TraceEvent& span : named(events, piece, "compute")) {
     const auto meets = [&](const TraceEvent& other) { return meet(span, other); };
     result.pieces++;
@@ -99,7 +104,8 @@ TEST(OverlappedRegion, GathersAndScattersRunBesideProducts) {
 // The wait for the first half of a sum comes after the second half's product, in each pair of halves.
 TEST(OverlappedRegion, WaitsForASumOnlyWhenTheOtherHalfIsComputed) {
   for (const Events& events : traces(false, true)) {
-    const Events first = named(events, "first half", "compute"), second = named(events, "second half", "compute");
+    const Events first = named(events, "first half", "compute"),
+                 second = named(events, "second half", "compute");
     const Events waits = named(events, "wait all_reduce", "compute");
     ASSERT_EQ(first.size(), second.size());
     for (std::size_t i = 0; i < first.size(); i++) {
@@ -115,7 +121,8 @@ TEST(OverlappedRegion, WaitsForASumOnlyWhenTheOtherHalfIsComputed) {
 TEST(PlainRegion, ComputesNothingWhileACollectiveIsUnderWay) {
   for (const bool sequence_parallel : {false, true}) {
     for (const Events& events : traces(sequence_parallel, false)) {
-      for (const char* piece : {"own rows", "first half", "second half", "input gradient", "weight gradient"}) {
+      for (const char* piece :
+           {"own rows", "first half", "second half", "input gradient", "weight gradient"}) {
         EXPECT_TRUE(named(events, piece, "compute").empty()) << piece;
       }
       for (const char* collective : {"all_reduce", "all_gather", "reduce_scatter"}) {

@@ -16,8 +16,9 @@ RunRecord run_on_devices(Path path, const TpCase& test) {
   const int code = launch({CommKind::threads, test.ranks()}, [&](Communicator& world) {
     CudaBackend& backend = cuda_backend();
     const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
-    const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
-                                                                     : backend.make_staged_communicator(world, *ops);
+    const std::unique_ptr<Communicator> tensors = path == Path::nccl
+                                                      ? backend.make_nccl_communicator(world, *ops)
+                                                      : backend.make_staged_communicator(world, *ops);
     RunRecord mine = run_case(world, *tensors, *ops, test);
     if (world.rank() == 0) record = std::move(mine);
   });
@@ -30,7 +31,8 @@ struct Layout {
   TpCase test;
 };
 
-TpCase layout(int tp, int dp, bool sequence_parallel, bool overlap, DType dtype, Recompute recompute, Index kv_heads) {
+TpCase layout(int tp, int dp, bool sequence_parallel, bool overlap, DType dtype, Recompute recompute,
+              Index kv_heads) {
   TpCase test;
   test.tp = tp;
   test.dp = dp;

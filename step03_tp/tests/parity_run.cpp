@@ -14,10 +14,13 @@
 namespace escalera {
 namespace {
 
-bool is_norm(const Parameter& parameter) { return !parameter.decay; }
+bool is_norm(const Parameter& parameter) {
+  return !parameter.decay;
+}
 
 bool is_key_or_value(const Parameter& parameter) {
-  return parameter.name.find("k_proj") != std::string::npos || parameter.name.find("v_proj") != std::string::npos;
+  return parameter.name.find("k_proj") != std::string::npos ||
+         parameter.name.find("v_proj") != std::string::npos;
 }
 
 /// Changes the records that say which gradients are summed and counted.
@@ -88,7 +91,8 @@ RunRecord run_case(Communicator& world, Communicator& tensors, Ops& ops, const T
   TensorParallel region(ops, mesh.tp(), config, {test.sequence_parallel, test.overlap, true});
   region.set_trace(trace);
   PaddingInSoftmax hooks(test.fault == Fault::padding_in_softmax);
-  Model model(ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config), {.hooks = &hooks, .region = &region});
+  Model model(ops, config, {test.dtype, test.recompute, 0}, Stage::whole(config),
+              {.hooks = &hooks, .region = &region});
   for (Bucket& bucket : model.buckets()) bucket.replicas = &mesh.dp();
   plant(test.fault, model, mesh.tp());
   model.set_trace(trace);
@@ -115,9 +119,10 @@ RunRecord run_on_threads(const TpCase& test) {
 }
 
 std::string name_of(const TpCase& test) {
-  return fmt::format("tp{}_dp{}{}{}_{}_kv{}_v{}_{}_accumulation{}_{}", test.tp, test.dp, test.sequence_parallel ? "_sp" : "",
-                     test.overlap ? "_overlap" : "", test.tied ? "tied" : "untied", test.kv_heads, test.vocabulary,
-                     to_string(test.recompute), test.accumulation, to_string(test.dtype));
+  return fmt::format("tp{}_dp{}{}{}_{}_kv{}_v{}_{}_accumulation{}_{}", test.tp, test.dp,
+                     test.sequence_parallel ? "_sp" : "", test.overlap ? "_overlap" : "",
+                     test.tied ? "tied" : "untied", test.kv_heads, test.vocabulary, to_string(test.recompute),
+                     test.accumulation, to_string(test.dtype));
 }
 
 void expect_parity(const RunRecord& record, const TpCase& test) {
@@ -141,7 +146,8 @@ TpCase case_of(const Choices& choice) {
   test.tied = choice[4] == 1;
   test.kv_heads = std::array{1, 2, 8}[static_cast<std::size_t>(choice[5])];
   test.vocabulary = std::array{256, 257, 50257}[static_cast<std::size_t>(choice[6])];
-  test.recompute = std::array{Recompute::none, Recompute::selective, Recompute::full}[static_cast<std::size_t>(choice[7])];
+  test.recompute =
+      std::array{Recompute::none, Recompute::selective, Recompute::full}[static_cast<std::size_t>(choice[7])];
   test.accumulation = choice[8] == 0 ? 1 : 4;
   return test;
 }
@@ -177,22 +183,25 @@ std::vector<TpCase> tp_cases() {
   for (const Choices& choice : all_choices()) {
     // The last three settings change with the others instead of being crossed with them.
     const int sum = choice[0] + choice[2] + choice[3] + choice[4] + choice[5] + choice[6];
-    if (choice[1] == sum % 2 && choice[7] == sum % 3 && choice[8] == sum / 2 % 2) cases.push_back(case_of(choice));
+    if (choice[1] == sum % 2 && choice[7] == sum % 3 && choice[8] == sum / 2 % 2)
+      cases.push_back(case_of(choice));
   }
   return cases;
 }
 
 // Again and again the case with the most pairs that have not occurred.
-std::vector<TpCase> pairwise_tp_cases(int most_ranks) {
+std::vector<TpCase> pairwise_tp_cases(std::optional<int> ranks) {
   std::vector<Choices> candidates = all_choices();
-  std::erase_if(candidates, [&](const Choices& choice) { return case_of(choice).ranks() > most_ranks; });
+  std::erase_if(candidates,
+                [&](const Choices& choice) { return ranks && case_of(choice).ranks() != *ranks; });
   std::set<Pair> missing;
   for (const Choices& choice : candidates) missing.merge(pairs_of(choice));
   std::vector<TpCase> cases;
   while (!missing.empty()) {
     const auto gain = [&](const Choices& choice) {
       const std::set<Pair> pairs = pairs_of(choice);
-      return std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.contains(pair); });
+      return std::count_if(pairs.begin(), pairs.end(),
+                           [&](const Pair& pair) { return missing.contains(pair); });
     };
     std::vector<std::ptrdiff_t> gains;
     for (const Choices& choice : candidates) gains.push_back(gain(choice));

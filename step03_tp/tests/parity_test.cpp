@@ -8,13 +8,14 @@ namespace escalera {
 namespace {
 
 class TensorParallelParity : public testing::TestWithParam<TpCase> {};
-INSTANTIATE_TEST_SUITE_P(Pairwise, TensorParallelParity, testing::ValuesIn(pairwise_tp_cases(16)),
+INSTANTIATE_TEST_SUITE_P(Pairwise, TensorParallelParity, testing::ValuesIn(pairwise_tp_cases()),
                          [](const auto& instance) { return name_of(instance.param); });
 
 /// Every t x sequence parallelism x overlap x kv heads, on the vocabulary that no t divides.
 std::vector<TpCase> crossed_cases() {
   std::vector<TpCase> cases = tp_cases();
-  std::erase_if(cases, [](const TpCase& test) { return test.vocabulary != 257 || test.tied != test.overlap; });
+  std::erase_if(cases,
+                [](const TpCase& test) { return test.vocabulary != 257 || test.tied != test.overlap; });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Crossed, TensorParallelParity, testing::ValuesIn(crossed_cases()),
@@ -97,10 +98,13 @@ TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
   test.fault = planted.fault;
   if (planted.drifts) {
     testing::internal::CaptureStderr();
-    EXPECT_EQ(launch({CommKind::threads, test.ranks()}, [&](Communicator& world) { run_case(world, test); }), 1);
-    EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
+    EXPECT_EQ(launch({CommKind::threads, test.ranks()}, [&](Communicator& world) { run_case(world, test); }),
+              1);
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"),
+              std::string::npos);
   } else {
-    const RunRecord& truth = parity_reference(tp_model(test), DType::float64, DType::float64, test.sequences());
+    const RunRecord& truth =
+        parity_reference(tp_model(test), DType::float64, DType::float64, test.sequences());
     EXPECT_GT(largest_error(run_on_threads(test), truth).value, 1e-4);
   }
 }

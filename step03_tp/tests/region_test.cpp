@@ -70,12 +70,14 @@ TEST(ParameterInsideTheRegion, HasTheGradientOfOneProcessIfWhatAllComputeAlikeIs
 
 TEST(SplitVocabularyLoss, IsFiniteAndRightForLogitsOfAThousand) {
   // Rows of a vocabulary of 4, of which rank 0 has two columns and rank 1 the others; row 2's target is masked.
-  const std::vector<std::vector<double>> logits = {{1000, -1000, -1000, 999}, {-1000, -1000, 1000, 1000}, {1000, 0, 0, -1000}};
+  const std::vector<std::vector<double>> logits = {
+      {1000, -1000, -1000, 999}, {-1000, -1000, 1000, 1000}, {1000, 0, 0, -1000}};
   const std::vector<std::int32_t> targets = {2, 0, -1};
   // log(e^1000 + e^999 + ...) - (-1000), and log(2 e^1000 + ...) - (-1000).
   const double loss = 2000 + std::log1p(std::exp(-1.0)) + 2000 + std::log(2.0);
   const double first = 1 / (1 + std::exp(-1.0));
-  const std::vector<std::vector<double>> gradient = {{first, 0, -1, 1 - first}, {-1, 0, 0.5, 0.5}, {0, 0, 0, 0}};
+  const std::vector<std::vector<double>> gradient = {
+      {first, 0, -1, 1 - first}, {-1, 0, 0.5, 0.5}, {0, 0, 0, 0}};
   ModelConfig config = tp_model({});
   config.vocab_size = 4;
   on_ranks(2, [&](Communicator& world, Ops& ops) {
@@ -95,12 +97,14 @@ TEST(SplitVocabularyLoss, IsFiniteAndRightForLogitsOfAThousand) {
     region.row_max(row_max);
     ops.cross_entropy_row_sums(local, mine.size, targets, mine.begin, row_max, sums);
     region.row_sum(sums);
-    ops.cross_entropy_backward(local, mine.size, targets, mine.begin, row_max, sums, 1.0, region.share(), total);
+    ops.cross_entropy_backward(local, mine.size, targets, mine.begin, row_max, sums, 1.0, region.share(),
+                               total);
     EXPECT_NEAR(world.sum(total.as<double>()[0]), loss, 1e-10);
     for (Index row = 0; row < 3; row++) {
       for (Index column = 0; column < 2; column++) {
         EXPECT_NEAR(local.as<double>()[2 * row + column],
-                    gradient[static_cast<std::size_t>(row)][static_cast<std::size_t>(mine.begin + column)], 1e-12);
+                    gradient[static_cast<std::size_t>(row)][static_cast<std::size_t>(mine.begin + column)],
+                    1e-12);
       }
     }
   });
@@ -220,11 +224,13 @@ TEST(SequenceParallelNorms, AreTheSameBitsOnAllRanksAndTheNumbersOfOneProcessAft
     for (Bucket& bucket : model.buckets()) {
       for (std::size_t i = 0; i < bucket.parameters.size(); i++) {
         if (bucket.parameters[i].decay) continue;
-        for (const double value : to_host(model.ops().device(), bucket.weight(static_cast<int>(i)))) mine.push_back(value);
+        for (const double value : to_host(model.ops().device(), bucket.weight(static_cast<int>(i))))
+          mine.push_back(value);
       }
     }
   });
-  EXPECT_EQ(norms[0].size(), static_cast<std::size_t>((2 * config.num_hidden_layers + 1) * config.hidden_size));
+  EXPECT_EQ(norms[0].size(),
+            static_cast<std::size_t>((2 * config.num_hidden_layers + 1) * config.hidden_size));
   EXPECT_EQ(norms[0], norms[1]);
   EXPECT_NE(norms[0].front(), 1.0);  // they have been trained
   expect_same(two, one, 1e-7);
@@ -237,7 +243,8 @@ TEST(InitialWeights, AreTheSameForEveryNumberOfRanksAndDifferBetweenThem) {
   const auto whole_weights = [&](int ranks) { return train(config, ranks, {}, 0).weights; };
   const NamedTensors one = whole_weights(1);
   for (const int ranks : {2, 4, 8}) EXPECT_EQ(whole_weights(ranks), one) << ranks << " ranks";
-  EXPECT_NE(one.at("model.layers.0.self_attn.q_proj.weight"), one.at("model.layers.1.self_attn.q_proj.weight"));
+  EXPECT_NE(one.at("model.layers.0.self_attn.q_proj.weight"),
+            one.at("model.layers.1.self_attn.q_proj.weight"));
   std::vector<std::vector<double>> slices(2);
   train(config, 2, {}, 0, [&](Communicator& world, Model& model) {
     const Bucket& bucket = model.buckets()[1];
@@ -268,17 +275,20 @@ TEST(Refusals, NameTheNumbersAndAValueThatWorks) {
                        {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2 would work"}));
   ModelConfig narrow = good;
   narrow.intermediate_size = 70;
-  EXPECT_TRUE(mentions(refused(narrow, 4), {"--intermediate-size 70", "--tp 4", "--tp 2", "--intermediate-size 72"}));
+  EXPECT_TRUE(
+      mentions(refused(narrow, 4), {"--intermediate-size 70", "--tp 4", "--tp 2", "--intermediate-size 72"}));
   ModelConfig few = good;
   few.vocab_size = 9;  // 2 rows each: rank 5 and those behind it would have none
   EXPECT_TRUE(mentions(refused(few, 8), {"--vocab-size 9", "--tp 8", "--tp 2", "--vocab-size 16"}));
 
   const auto rows_refused = [](Index micro_batch_size, Index seq_length, int ranks) {
-    return refusal([&] { TensorParallel::validate_rows(micro_batch_size, seq_length, ranks, {true, false, true}); });
+    return refusal([&] {
+      TensorParallel::validate_rows(micro_batch_size, seq_length, ranks, {true, false, true});
+    });
   };
   EXPECT_EQ(rows_refused(2, 6, 4), "");
-  EXPECT_TRUE(mentions(rows_refused(2, 5, 4),
-                       {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 4", "--seq-length 6 would work"}));
+  EXPECT_TRUE(mentions(rows_refused(2, 5, 4), {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 4",
+                                               "--seq-length 6 would work"}));
 }
 
 }  // namespace
