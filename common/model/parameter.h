@@ -29,7 +29,8 @@ struct Initialization {
 
 /// The numbers from `begin` to before `end`.
 struct Range {
-  Index begin = 0, end = 0;  ///< equal if there are none
+  Index begin = 0;  ///< the first
+  Index end = 0;    ///< behind the last; equal to begin if there are none
   /// How many there are.
   Index size() const { return end - begin; }
 };
