@@ -118,6 +118,15 @@ RunRecord run_on_threads(const TpCase& test) {
   return record;
 }
 
+void on_ranks(int ranks, const std::function<void(Communicator& world, Ops& ops)>& body) {
+  const int code = launch({CommKind::threads, ranks}, [&](Communicator& world) {
+    const std::unique_ptr<Ops> ops = make_cpu_ops({});
+    ops->device().set_poison(true);
+    body(world, *ops);
+  });
+  EXPECT_EQ(code, 0);
+}
+
 std::string name_of(const TpCase& test) {
   return fmt::format("tp{}_dp{}{}{}_{}_kv{}_v{}_{}_accumulation{}_{}", test.tp, test.dp,
                      test.sequence_parallel ? "_sp" : "", test.overlap ? "_overlap" : "",

@@ -1,7 +1,8 @@
 // One parity run of step 3, on any communicator and device; shared by the suites.
-// defines: TpCase, Fault, tp_model(), run_case(), tp_cases(), pairwise_tp_cases(), name_of()
+// defines: TpCase, Fault, tp_model(), run_case(), on_ranks(), tp_cases(), pairwise_tp_cases(), name_of()
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ RunRecord run_case(Communicator& world, const TpCase& test, Trace* trace = nullp
 /// @}
 /// The same on threads of this process.
 RunRecord run_on_threads(const TpCase& test);
+
+/// Runs `body` on `ranks` threads, each with operations of its own whose new memory is poisoned; fails the test if it throws.
+void on_ranks(int ranks, const std::function<void(Communicator& world, Ops& ops)>& body);
 
 /// t = 2, 4, 8 x sequence parallelism x overlap x tied/untied x kv heads 1, 2, 8 x vocabulary 256, 257, 50257, with dp,
 /// recompute and accumulation changing from case to case.
