@@ -28,11 +28,10 @@ Tensor Embedding::forward(const Tensor& /*x*/, const MicroBatch& micro_batch, st
   const auto rows = static_cast<Index>(micro_batch.tokens.size());
   const Parameter& table = bucket_.parameters[static_cast<std::size_t>(table_)];
   // [T, H]
-  const Tensor y =
-      context_.ops.device().empty(rows, table.columns, context_.dtype, MemoryCategory::activations);
+  const Tensor y = context_.region.partial_sum(rows, table.columns, context_.dtype, MemoryCategory::activations);
   context_.ops.embedding_forward(micro_batch.tokens, bucket_.weight(table_), table.slice.begin, y);
   // A rank with a part of the vocabulary has zeros for the other tokens: the sum over the region is the embedding.
-  return context_.region.exit(y);
+  return context_.region.exit(y, MemoryCategory::activations);
 }
 
 Tensor Embedding::backward(const Tensor& dy, const MicroBatch& micro_batch, UnitState& /*state*/, WeightWork& work) {

@@ -29,10 +29,8 @@ struct Initialization {
 
 /// The numbers from `begin` to before `end`.
 struct Range {
-  /// Equal if there are none.
-  /// @{
-  Index begin = 0, end = 0;
-  /// @}
+  Index begin = 0;  ///< the first
+  Index end = 0;    ///< behind the last; equal to begin if there are none
   /// How many there are.
   Index size() const { return end - begin; }
 };

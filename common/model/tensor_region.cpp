@@ -10,9 +10,9 @@ Tensor TensorRegion::column_linear(const Tensor& x, const LinearRef& w, MemoryCa
 }
 
 Tensor TensorRegion::row_linear(const Tensor& x, const LinearRef& w, MemoryCategory category) {
-  const Tensor partial = ops_.device().empty(x.rows(), w.weight.rows(), x.dtype(), category);
+  const Tensor partial = partial_sum(x.rows(), w.weight.rows(), x.dtype(), category);
   ops_.linear_forward(x, w.weight, partial);
-  return exit(partial);
+  return exit(partial, category);
 }
 
 Tensor TensorRegion::column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work) {

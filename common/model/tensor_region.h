@@ -24,11 +24,16 @@ class TensorRegion {
   virtual ~TensorRegion() = default;
 
   // ---- activations on their way in and out: x [rows outside, H], partial [rows inside, H] ------------------------
-  /// x as each rank of the region needs it, and the sum of what they found.
+  /// x as each rank of the region needs it, and the sum of what they found, booked under `category`.
   /// @{
   virtual Tensor enter(const Tensor& x) { return x; }
-  virtual Tensor exit(const Tensor& partial) { return partial; }
+  virtual Tensor exit(const Tensor& partial, MemoryCategory /*category*/) { return partial; }
   /// @}
+  /// Memory [rows, columns] for what is given to exit. What exit returns is booked under `category`; this is too if it is the
+  /// same memory.
+  virtual Tensor partial_sum(Index rows, Index columns, DType dtype, MemoryCategory category) {
+    return ops_.device().empty(rows, columns, dtype, category);
+  }
   /// The gradient of enter: sums what the ranks of the region found for the same input.
   virtual Tensor enter_backward(const Tensor& partial_dx) { return partial_dx; }
   /// The gradient of exit.
@@ -37,7 +42,7 @@ class TensorRegion {
   // ---- the pair of linears, so that a chapter may overlap a collective with half of the rows ----------------------
   /// enter(x) w^T; the result is booked under `category`.
   virtual Tensor column_linear(const Tensor& x, const LinearRef& w, MemoryCategory category);
-  /// exit(x w^T).
+  /// exit(x w^T), booked likewise.
   virtual Tensor row_linear(const Tensor& x, const LinearRef& w, MemoryCategory category);
   /// dx of column_linear; its weight gradient, from dy and enter(x), goes to `work`.
   virtual Tensor column_linear_backward(const Tensor& dy, const Tensor& x, const LinearRef& w, WeightWork& work);

@@ -1,0 +1,141 @@
+// "--tp-overlap" means that something overlaps: the trace shows it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "common/comm/launch.h"
+#include "step03_tp/tests/parity_run.h"
+
+namespace escalera {
+namespace {
+
+using Events = std::vector<TraceEvent>;
+
+/// All events of both ranks of one step. The products take milliseconds: a thread that is to carry a collective beside them
+/// must have time to wake up.
+std::vector<Events> traces(bool sequence_parallel, bool overlap) {
+  ModelConfig config = tp_model({});
+  config.hidden_size = 256;
+  config.intermediate_size = 1024;
+  std::vector<Events> all(2);
+  const int code = launch({CommKind::threads, 2}, [&](Communicator& world) {
+    Trace trace;
+    trace.enable(true);
+    world.set_trace(&trace);
+    const auto tp = world.split(0, world.rank(), "tp");
+    const std::unique_ptr<Ops> ops = make_cpu_ops({});
+    TensorParallel region(*ops, *tp, config, {sequence_parallel, overlap, true});
+    region.set_trace(&trace);
+    Model model(*ops, config, {DType::float64, Recompute::none, 0}, Stage::whole(config),
+                {.region = &region});
+    model.allocate();
+    model.initialize(1);
+    const ParityBatch batch(config, 0);
+    const std::vector<std::int32_t> positions = model.attention().positions(batch.length);
+    const MicroBatch micro_batch = batch.micro_batch(0, batch.sequences, positions);
+    model.begin_step(1);
+    InFlight in_flight;
+    model.forward({}, micro_batch, in_flight);
+    model.backward({}, micro_batch, in_flight, true);
+    all[static_cast<std::size_t>(world.rank())] = trace.take();
+  });
+  EXPECT_EQ(code, 0);
+  return all;
+}
+
+/// Spans of one name on one row, in order of time.
+Events named(const Events& events, const std::string& name, const std::string& stream) {
+  Events found;
+  std::copy_if(events.begin(), events.end(), std::back_inserter(found),
+               [&](const TraceEvent& event) { return event.name == name && event.stream == stream; });
+  std::sort(found.begin(), found.end(),
+            [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
+  return found;
+}
+
+bool meet(const TraceEvent& a, const TraceEvent& b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+
+/// In how many of the pieces of product named `piece` a collective named `collective` was under way, and what `compute` waited
+/// for inside of them.
+struct Overlap {
+  int pieces = 0, beside_a_collective = 0, waits_inside = 0;
+};
+Overlap count(const Events& events, const std::string& piece, const std::string& collective) {
+  Overlap result;
+  const Events collectives = named(events, collective, "tp"),
+               waits = named(events, "wait " + collective, "compute");
+  for (const TraceEvent& span : named(events, piece, "compute")) {
+    const auto meets = [&](const TraceEvent& other) { return meet(span, other); };
+    result.pieces++;
+    result.beside_a_collective += std::any_of(collectives.begin(), collectives.end(), meets) ? 1 : 0;
+    result.waits_inside += std::any_of(waits.begin(), waits.end(), meets) ? 1 : 0;
+  }
+  return result;
+}
+
+/// That products named `piece` run beside `collective`. Not each: a thread that is to carry a collective may get its core late.
+void expect_overlap(const Events& events, const std::string& piece, const std::string& collective) {
+  const Overlap overlap = count(events, piece, collective);
+  SCOPED_TRACE(piece + " beside " + collective);
+  EXPECT_GT(overlap.pieces, 0);
+  EXPECT_GT(overlap.beside_a_collective, 0);
+  EXPECT_EQ(overlap.waits_inside, 0) << "a product that waits inside hides nothing";
+}
+
+TEST(OverlappedRegion, SumsOfOneHalfRunBesideTheOther) {
+  for (const Events& events : traces(false, true)) {
+    expect_overlap(events, "second half", "all_reduce");
+    expect_overlap(events, "weight gradient", "all_reduce");
+  }
+}
+
+TEST(OverlappedRegion, GathersAndScattersRunBesideProducts) {
+  for (const Events& events : traces(true, true)) {
+    expect_overlap(events, "own rows", "all_gather");
+    expect_overlap(events, "first half", "all_gather");
+    expect_overlap(events, "second half", "reduce_scatter");
+    expect_overlap(events, "input gradient", "all_gather");
+    expect_overlap(events, "weight gradient", "reduce_scatter");
+  }
+}
+
+// The wait for the first half of a sum comes after the second half's product, in each pair of halves.
+TEST(OverlappedRegion, WaitsForASumOnlyWhenTheOtherHalfIsComputed) {
+  for (const Events& events : traces(false, true)) {
+    const Events first = named(events, "first half", "compute"),
+                 second = named(events, "second half", "compute");
+    const Events waits = named(events, "wait all_reduce", "compute");
+    ASSERT_EQ(first.size(), second.size());
+    for (std::size_t i = 0; i < first.size(); i++) {
+      const bool early = std::any_of(waits.begin(), waits.end(), [&](const TraceEvent& wait) {
+        return wait.begin >= first[i].end && wait.begin < second[i].end;
+      });
+      EXPECT_FALSE(early) << "pair " << i;
+    }
+  }
+}
+
+// So that the tests above can fail: without it there are no pieces, and every collective is waited for where it stands.
+TEST(PlainRegion, ComputesNothingWhileACollectiveIsUnderWay) {
+  for (const bool sequence_parallel : {false, true}) {
+    for (const Events& events : traces(sequence_parallel, false)) {
+      for (const char* piece :
+           {"own rows", "first half", "second half", "input gradient", "weight gradient"}) {
+        EXPECT_TRUE(named(events, piece, "compute").empty()) << piece;
+      }
+      for (const char* collective : {"all_reduce", "all_gather", "reduce_scatter"}) {
+        const Events waits = named(events, std::string("wait ") + collective, "compute");
+        for (const TraceEvent& span : named(events, collective, "tp")) {
+          EXPECT_TRUE(std::any_of(waits.begin(), waits.end(), [&](const TraceEvent& wait) {
+            return wait.begin <= span.begin && span.end <= wait.end;
+          })) << collective;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace escalera
