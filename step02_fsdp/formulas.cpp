@@ -1,6 +1,8 @@
 #include "step02_fsdp/formulas.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "common/train/formulas.h"
 
@@ -9,13 +11,15 @@ namespace {
 
 // ---- The visits of a step, as the options imply them ------------------------------------------------------------------
 
-/// Number of a bucket: 0 the embedding's table, 1 to L the blocks, L + 1 the final norm, with the head's table unless it is tied.
-using BucketNumber = Index;
+/// Number of a bucket: 0 is the embedding's table, 1 to L are the blocks, L + 1 is the final norm, with the head's table unless
+/// that is tied.
+using BucketNumber = std::size_t;
 
 struct Visit {
   std::vector<BucketNumber> uses;
-  std::vector<BucketNumber> reduces;  // after its weight gradients; none in a forward
-  bool last = false;                  // of its bucket's backwards in the step
+  bool backward = false;
+  bool last = false;         // of the bucket's backwards in the step
+  BucketNumber reduces = 0;  // in a backward: behind its weight gradients
 };
 
 std::vector<Index> bucket_sizes(const ModelConfig& model) {
@@ -28,12 +32,22 @@ std::vector<Index> bucket_sizes(const ModelConfig& model) {
   return sizes;
 }
 
-Index part(Index size, int shards) { return (size + shards - 1) / shards; }
+/// Sizes with padding.
+std::vector<Index> padded_sizes(const ShardedRun& run) {
+  std::vector<Index> sizes = bucket_sizes(run.model);
+  for (Index& size : sizes) size = run.shards * ((size + run.shards - 1) / run.shards);
+  return sizes;
+}
+
+Index padded_count(const ShardedRun& run) {
+  const std::vector<Index> sizes = padded_sizes(run);
+  return std::accumulate(sizes.begin(), sizes.end(), Index{0});
+}
 
 std::vector<Visit> forward_visits(const ModelConfig& model) {
-  const BucketNumber head = model.num_hidden_layers + 1;
+  const auto head = static_cast<BucketNumber>(model.num_hidden_layers + 1);
   std::vector<Visit> visits;
-  for (BucketNumber unit = 0; unit <= head; unit++) visits.push_back({{unit}, {}});
+  for (BucketNumber unit = 0; unit <= head; unit++) visits.push_back({{unit}});
   if (model.tie_word_embeddings) visits.back().uses.push_back(0);
   return visits;
 }
@@ -43,170 +57,121 @@ std::vector<Visit> step_visits(const ModelConfig& model, Index micro_batches) {
   std::vector<Visit> visits;
   for (Index number = 0; number < micro_batches; number++) {
     visits.insert(visits.end(), forward.begin(), forward.end());
-    for (std::size_t unit = forward.size(); unit-- > 0;) {
-      visits.push_back({forward[unit].uses, {static_cast<BucketNumber>(unit)}, number + 1 == micro_batches});
+    for (BucketNumber unit = forward.size(); unit-- > 0;) {
+      visits.push_back({forward[unit].uses, true, number + 1 == micro_batches, unit});
     }
   }
   return visits;
 }
 
-bool contains(const std::vector<BucketNumber>& buckets, BucketNumber bucket) {
-  return std::find(buckets.begin(), buckets.end(), bucket) != buckets.end();
-}
-
-/// The places in `visits` where a bucket is used.
-std::vector<Index> places(const std::vector<Visit>& visits, BucketNumber bucket) {
-  std::vector<Index> result;
-  for (std::size_t i = 0; i < visits.size(); i++) {
-    if (contains(visits[i].uses, bucket)) result.push_back(static_cast<Index>(i));
-  }
-  return result;
-}
-
-/// Visits from `begin` to `end`, both included, during which a bucket is gathered without a break.
+/// Visits `first` to `last`, during which a bucket is there without a break.
 struct Stay {
-  Index begin, end;
+  BucketNumber bucket;
+  Index first, last;
 };
 
 /// Between two uses a bucket stays if the second is in the window behind the first, so at most prefetch + 1 visits later.
-/// Either way it arrives `prefetch` visits early.
-std::vector<Stay> stays(const std::vector<Visit>& visits, BucketNumber bucket, const ShardingSettings& sharding) {
-  std::vector<Stay> result;
-  for (const Index place : places(visits, bucket)) {
-    if (!result.empty() && (!sharding.reshard_after_forward || place - result.back().end <= sharding.prefetch + 1)) {
-      result.back().end = place;
-    } else {
-      result.push_back({std::max<Index>(0, place - sharding.prefetch), place});
+/// It arrives `prefetch` visits before the first of them.
+std::vector<Stay> stays(const std::vector<Visit>& visits, const ShardingSettings& sharding) {
+  std::vector<Stay> all;
+  std::map<BucketNumber, std::size_t> latest;  // of each bucket, in `all`
+  for (std::size_t i = 0; i < visits.size(); i++) {
+    const auto visit = static_cast<Index>(i);
+    for (const BucketNumber bucket : visits[i].uses) {
+      const auto found = latest.find(bucket);
+      if (found != latest.end() &&
+          (!sharding.reshard_after_forward || visit - all[found->second].last <= sharding.prefetch + 1)) {
+        all[found->second].last = visit;
+      } else {
+        latest[bucket] = all.size();
+        all.push_back({bucket, std::max<Index>(0, visit - sharding.prefetch), visit});
+      }
     }
   }
-  return result;
+  return all;
 }
 
-int effective_stage(const ShardedRun& run) { return run.shards > 1 ? run.sharding.zero : 0; }
+int effective_stage(const ShardedRun& run) {
+  return run.shards > 1 ? run.sharding.zero : 0;
+}
 
 Index bytes_in_transit(const ShardedRun& run) {
   return size_of(run.sharding.reduce_dtype.value_or(accumulation_dtype(run.dtype)));
 }
 
-/// Elements of all buckets with padding.
-Index padded_count(const ShardedRun& run) {
-  Index count = 0;
-  for (const Index size : bucket_sizes(run.model)) count += run.shards * part(size, run.shards);
-  return count;
-}
-
+/// Elements of all gathers of these visits, with padding.
 Index gathered_elements(const ShardedRun& run, const std::vector<Visit>& visits) {
-  const std::vector<Index> sizes = bucket_sizes(run.model);
+  const std::vector<Index> sizes = padded_sizes(run);
   Index count = 0;
-  for (std::size_t bucket = 0; bucket < sizes.size(); bucket++) {
-    const auto gathers = stays(visits, static_cast<BucketNumber>(bucket), run.sharding).size();
-    count += static_cast<Index>(gathers) * run.shards * part(sizes[bucket], run.shards);
-  }
+  for (const Stay& stay : stays(visits, run.sharding)) count += sizes[stay.bucket];
   return count;
 }
 
-// ---- Bytes of the category `communication`, visit by visit ------------------------------------------------------------
+// ---- What is there when, in the category `communication` ----------------------------------------------------------------
 
-/// What is there in one moment of a visit: while it computes, or `at_end`, when its weights have gone and its gradient is about
-/// to.
-struct Moment {
-  Index visit = 0;
-  bool at_end = false;
-};
-
+/// Adds up what is there in each moment. A visit has two: moment 2 i while it computes, and 2 i + 1 when its weights have gone
+/// and its gradient is about to.
 class Timeline {
  public:
-  explicit Timeline(const ShardedRun& run) : run_(run), stage_(effective_stage(run)) {
-    // Three micro-batches show all there is: a first, a middle and a last; more if the window is wider than one of them.
-    const Index per_micro_batch = 2 * (run.model.num_hidden_layers + 2);
-    visits_ = step_visits(run.model, std::min(run.micro_batches, 3 + 2 * (run.sharding.prefetch / per_micro_batch + 1)));
-    for (const Index size : bucket_sizes(run.model)) {
-      padded_.push_back(run.shards * part(size, run.shards));
-      stays_.push_back(stays(visits_, static_cast<BucketNumber>(stays_.size()), run.sharding));
-    }
-    for (std::size_t i = 0; i < visits_.size(); i++) {
-      for (const BucketNumber bucket : visits_[i].reduces) reductions_.push_back(reduction(bucket, static_cast<Index>(i)));
-    }
+  explicit Timeline(std::size_t visits) : changes_(2 * visits + 1, 0) {}
+  void add(Index first, Index last, Index bytes) {
+    changes_[static_cast<std::size_t>(first)] += bytes;
+    changes_[std::min(static_cast<std::size_t>(last) + 1, changes_.size() - 1)] -= bytes;
   }
-
-  /// Gathered weights.
-  Index gathered(Moment now) const {
-    if (stage_ < 3) return 0;
-    Index bytes = 0;
-    for (std::size_t bucket = 0; bucket < stays_.size(); bucket++) {
-      for (const Stay& stay : stays_[bucket]) {
-        const bool there = stay.begin <= now.visit && (now.at_end ? stay.end > now.visit : stay.end >= now.visit);
-        if (there) bytes += padded_[bucket] * size_of(run_.dtype);
-      }
-    }
-    return bytes;
-  }
-
-  /// Whole gradients that exist for a while only: in stages 2 and 3, from the first backward that adds to them to their
-  /// reduction, and `prefetch` visits longer unless a converted copy travels in their place.
-  Index temporaries(Moment now) const {
-    if (stage_ < 2) return 0;
-    const Index lag = converts() ? 0 : run_.sharding.prefetch;
-    Index bytes = 0;
-    for (const Reduction& reduction : reductions_) {
-      if (reduction.opened <= now.visit && now.visit <= reduction.visit + lag) bytes += padded(reduction) * wide();
-    }
-    return bytes;
-  }
-
-  /// Gradients in the type in which they travel, where that is another one: whole ones on their way to the shards, then
-  /// shards on their way to the replicas, which are waited for at the end of the step.
-  Index converted(Moment now) const {
-    if (!converts()) return 0;
-    const Index prefetch = run_.sharding.prefetch;
-    Index bytes = 0;
-    for (const Reduction& reduction : reductions_) {
-      const bool begun = reduction.visit < now.visit || (reduction.visit == now.visit && now.at_end);
-      if (!begun || (stage_ < 2 && !reduction.last)) continue;
-      const bool to_shards = run_.shards > 1 && now.visit <= reduction.visit + prefetch;
-      const bool to_replicas = run_.replicas > 1 && reduction.last && !to_shards &&
-                               (prefetch > 0 || (run_.shards == 1 && reduction.visit == now.visit));
-      if (to_shards) bytes += padded(reduction) * bytes_in_transit(run_);
-      if (to_replicas) bytes += padded(reduction) / run_.shards * bytes_in_transit(run_);
-    }
-    return bytes;
-  }
-
-  template <class Bytes>
-  Index largest(Bytes bytes) const {
-    Index most = 0;
-    for (Index visit = 0; visit < static_cast<Index>(visits_.size()); visit++) {
-      for (const bool at_end : {false, true}) most = std::max(most, bytes(Moment{visit, at_end}));
-    }
+  Index peak() const {
+    Index now = 0, most = 0;
+    for (std::size_t moment = 0; moment + 1 < changes_.size(); moment++)
+      most = std::max(most, now += changes_[moment]);
     return most;
   }
 
  private:
-  struct Reduction {
-    BucketNumber bucket;
-    Index opened;  // the first backward of the micro-batch that adds to the gradient: a tied table's is the head's
-    Index visit;   // behind which it is reduced
-    bool last;     // micro-batch
-  };
-
-  Reduction reduction(BucketNumber bucket, Index visit) const {
-    Index opened = visit;
-    for (Index i = visit; i >= 0 && !visits_[static_cast<std::size_t>(i)].reduces.empty(); i--) {
-      if (contains(visits_[static_cast<std::size_t>(i)].uses, bucket)) opened = i;
-    }
-    return {bucket, opened, visit, visits_[static_cast<std::size_t>(visit)].last};
-  }
-  Index wide() const { return size_of(accumulation_dtype(run_.dtype)); }
-  bool converts() const { return bytes_in_transit(run_) != wide(); }
-  Index padded(const Reduction& reduction) const { return padded_[static_cast<std::size_t>(reduction.bucket)]; }
-
-  const ShardedRun& run_;
-  int stage_;
-  std::vector<Visit> visits_;
-  std::vector<Index> padded_;
-  std::vector<std::vector<Stay>> stays_;  // per bucket
-  std::vector<Reduction> reductions_;
+  std::vector<Index> changes_;
 };
+
+/// Three micro-batches show all there is: a first, a middle and a last; more if the window is wider than one of them.
+std::vector<Visit> typical_visits(const ShardedRun& run) {
+  const Index per_micro_batch = 2 * (run.model.num_hidden_layers + 2);
+  return step_visits(run.model,
+                     std::min(run.micro_batches, 3 + 2 * (run.sharding.prefetch / per_micro_batch + 1)));
+}
+
+void add_gathered(const ShardedRun& run, const std::vector<Visit>& visits, Timeline& timeline) {
+  if (effective_stage(run) < 3) return;
+  const std::vector<Index> sizes = padded_sizes(run);
+  for (const Stay& stay : stays(visits, run.sharding)) {
+    timeline.add(2 * stay.first, 2 * stay.last, sizes[stay.bucket] * size_of(run.dtype));
+  }
+}
+
+void add_gradients(const ShardedRun& run, const std::vector<Visit>& visits, Timeline& timeline) {
+  const int stage = effective_stage(run);
+  const Index wide = size_of(accumulation_dtype(run.dtype)), narrow = bytes_in_transit(run),
+              lag = run.sharding.prefetch;
+  const bool converted = narrow != wide;
+  const std::vector<Index> sizes = padded_sizes(run);
+  const Index end = 2 * static_cast<Index>(visits.size());
+  Index head_backward = 0;
+  for (Index i = 0; i < static_cast<Index>(visits.size()); i++) {
+    const Visit& visit = visits[static_cast<std::size_t>(i)];
+    if (!visit.backward) continue;
+    if (visit.reduces + 1 == sizes.size()) head_backward = i;
+    const Index size = sizes[visit.reduces];
+    // Stages 2 and 3 have the whole gradient from the first backward that adds to it (of a tied table, the head's) until it is
+    // reduced, or until a converted copy takes its place.
+    const Index opened = run.model.tie_word_embeddings && visit.reduces == 0 ? head_backward : i;
+    if (stage >= 2) timeline.add(2 * opened, 2 * (converted ? i : i + lag) + 1, size * wide);
+    if (!converted || (stage < 2 && !visit.last)) continue;
+    if (run.shards > 1) timeline.add(2 * i + 1, 2 * (i + lag) + 1, size * narrow);
+    if (run.replicas == 1 || !visit.last) continue;
+    // Parts on their way to the replicas are waited for at the end of the step, unless nothing lags. Then, behind a
+    // reduction over shards, the part is less than the whole that has just gone.
+    if (run.shards == 1) timeline.add(2 * i + 1, lag == 0 ? 2 * i + 1 : end, size * narrow);
+    if (run.shards > 1 && lag > 0 && i + lag + 1 < static_cast<Index>(visits.size())) {
+      timeline.add(2 * (i + lag + 1), end, size / run.shards * narrow);
+    }
+  }
+}
 
 }  // namespace
 
@@ -219,18 +184,23 @@ ShardedMemory sharded_memory(const ShardedRun& run) {
     return ShardedMemory::Bytes{(sharded ? padded / run.shards : padded) * element,
                                 (sharded ? 1 : run.shards) * run.replicas * (padded - count) * element};
   };
-  return {bytes(whole.parameters, stage >= 3), bytes(whole.gradients, stage >= 2), bytes(whole.optimizer, stage >= 1)};
+  return {bytes(whole.parameters, stage >= 3), bytes(whole.gradients, stage >= 2),
+          bytes(whole.optimizer, stage >= 1)};
 }
 
 Index gathered_peak(const ShardedRun& run) {
-  const Timeline timeline(run);
-  return timeline.largest([&](Moment now) { return timeline.gathered(now); });
+  const std::vector<Visit> visits = typical_visits(run);
+  Timeline timeline(visits.size());
+  add_gathered(run, visits, timeline);
+  return timeline.peak();
 }
 
 Index communication_peak(const ShardedRun& run) {
-  const Timeline timeline(run);
-  return timeline.largest(
-      [&](Moment now) { return timeline.gathered(now) + timeline.temporaries(now) + timeline.converted(now); });
+  const std::vector<Visit> visits = typical_visits(run);
+  Timeline timeline(visits.size());
+  add_gathered(run, visits, timeline);
+  add_gradients(run, visits, timeline);
+  return timeline.peak();
 }
 
 TrafficPrediction step_traffic(const ShardedRun& run) {

@@ -13,13 +13,13 @@ namespace escalera {
 
 /// The options that the formulas read.
 struct ShardedRun {
-  ModelConfig model;                                 ///< of all ranks together
-  DType dtype = DType::float32;                      ///< of weights and activations
-  OptimizerKind optimizer = OptimizerKind::adamw;    ///< which states there are
-  ShardingSettings sharding;                         ///< stage, prefetch, ...
-  int shards = 1;                                    ///< ranks of a shard group
-  int replicas = 1;                                  ///< shard groups
-  Index micro_batches = 1;                           ///< per step
+  ModelConfig model;                               ///< of all ranks together
+  DType dtype = DType::float32;                    ///< of weights and activations
+  OptimizerKind optimizer = OptimizerKind::adamw;  ///< which states there are
+  ShardingSettings sharding;                       ///< stage, prefetch, ...
+  int shards = 1;                                  ///< ranks of a shard group
+  int replicas = 1;                                ///< shard groups
+  Index micro_batches = 1;                         ///< per step
 };
 
 /// Bytes that stay from step to step.

@@ -51,15 +51,19 @@ void FullySharded::finish_gathers() {
   for (auto& [bucket, gathered] : gathered_) gathered.work.wait();
 }
 
-void FullySharded::before_forward(Unit& unit) { begin_visit(unit); }
+void FullySharded::before_forward(Unit& unit) {
+  begin_visit(unit);
+}
 
 void FullySharded::begin_visit(Unit& unit) {
   const auto visit = static_cast<std::size_t>(begun_++);
-  require(visit < visits_.size() && visits_[visit] == &unit, "{} is visited but was not announced", unit.name());
+  require(visit < visits_.size() && visits_[visit] == &unit, "{} is visited but was not announced",
+          unit.name());
   if (settings_.zero == 3) {
     // The window: this visit and the next ones. Gathers run one after another beside the computation, so that of the visit
     // itself is complete first.
-    const std::size_t end = std::min(visits_.size(), visit + static_cast<std::size_t>(settings_.prefetch) + 1);
+    const std::size_t end =
+        std::min(visits_.size(), visit + static_cast<std::size_t>(settings_.prefetch) + 1);
     for (std::size_t next = visit; next < end; next++) {
       for (Bucket* bucket : visits_[next]->uses()) {
         if (!gathered_.contains(bucket)) gather(*bucket);
@@ -91,7 +95,9 @@ void FullySharded::after_forward(Unit&) {
   retire_reductions(begun_ - settings_.prefetch);
 }
 
-void FullySharded::after_backward(Unit&) { end_visit(); }
+void FullySharded::after_backward(Unit&) {
+  end_visit();
+}
 
 void FullySharded::end_visit() {
   if (settings_.zero < 3) return;
@@ -119,11 +125,14 @@ void FullySharded::note_peak() {
   // more buckets are taken first, so that no bucket is counted twice.
   std::vector<Unit*> units;
   for (const auto& unit : model_->units()) units.push_back(unit.get());
-  std::stable_sort(units.begin(), units.end(), [](Unit* a, Unit* b) { return a->uses().size() > b->uses().size(); });
+  std::stable_sort(units.begin(), units.end(),
+                   [](Unit* a, Unit* b) { return a->uses().size() > b->uses().size(); });
   std::vector<Bucket*> covered;
   Index count = 0;
   for (const Unit* unit : units) {
-    const auto is_new = [&](Bucket* bucket) { return std::find(covered.begin(), covered.end(), bucket) == covered.end(); };
+    const auto is_new = [&](Bucket* bucket) {
+      return std::find(covered.begin(), covered.end(), bucket) == covered.end();
+    };
     const auto is_there = [&](Bucket* bucket) { return gathered_.contains(bucket); };
     if (!std::all_of(unit->uses().begin(), unit->uses().end(), is_there)) continue;
     if (!std::any_of(unit->uses().begin(), unit->uses().end(), is_new)) continue;
@@ -163,7 +172,8 @@ void FullySharded::after_weight_gradients(Unit& unit, bool last_micro_batch) {
 Tensor FullySharded::as_sent(const Tensor& gradients) const {
   if (settings_.reduce_dtype.value_or(gradients.dtype()) == gradients.dtype()) return gradients;
   Ops& ops = model_->ops();
-  const Tensor narrow = ops.device().empty(1, gradients.size(), *settings_.reduce_dtype, MemoryCategory::communication);
+  const Tensor narrow =
+      ops.device().empty(1, gradients.size(), *settings_.reduce_dtype, MemoryCategory::communication);
   ops.convert(gradients, narrow);
   return narrow;
 }
@@ -241,23 +251,27 @@ void FullySharded::finish_step() {
 
 // ---- Requests -------------------------------------------------------------------------------------------------------
 
-void validate_sharding(const ShardingSettings& settings, std::optional<int> shard_size, int ranks, DType dtype) {
+void validate_sharding(const ShardingSettings& settings, std::optional<int> shard_size, int ranks,
+                       DType dtype) {
   if (shard_size) {
     int below = std::min(*shard_size, ranks);  // the nearest smaller size that works
     while (ranks % below != 0) below--;
-    require<UsageError>(ranks % *shard_size == 0,
-                        "--shard-size {} does not divide the {} data-parallel ranks; use --shard-size {} or {}", *shard_size,
-                        ranks, below, below == ranks ? 1 : ranks);
+    require<UsageError>(
+        ranks % *shard_size == 0,
+        "--shard-size {} does not divide the {} data-parallel ranks; use --shard-size {} or {}", *shard_size,
+        ranks, below, below == ranks ? 1 : ranks);
     require<UsageError>(settings.zero > 0 || *shard_size == 1,
-                        "--shard-size {} with --zero 0, which shares nothing out; use --zero 1, 2 or 3, or leave --shard-size out",
+                        "--shard-size {} with --zero 0, which shares nothing out; use --zero 1, 2 or 3, or "
+                        "leave --shard-size out",
                         *shard_size);
   }
   if (settings.reduce_dtype) {
     const DType wide = accumulation_dtype(dtype);
-    require<UsageError>(wide != DType::float64,
-                        "--reduce-dtype {} with --dtype float64: gradients would lose the digits that float64 is for; leave "
-                        "--reduce-dtype out",
-                        to_string(*settings.reduce_dtype));
+    require<UsageError>(
+        wide != DType::float64,
+        "--reduce-dtype {} with --dtype float64: gradients would lose the digits that float64 is for; leave "
+        "--reduce-dtype out",
+        to_string(*settings.reduce_dtype));
   }
 }
 

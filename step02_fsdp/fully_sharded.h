@@ -15,10 +15,13 @@ namespace escalera {
 
 /// What is shared out, and how eagerly it is moved.
 struct ShardingSettings {
-  int zero = 3;                       ///< 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters
-  Index prefetch = 1;                 ///< visits ahead for which weights are gathered, and behind which reductions may lag; 0: blocking
-  bool reshard_after_forward = true;  ///< ZeRO-3: give weights back after each visit; else keep them until their last one
-  std::optional<DType> reduce_dtype;  ///< type in which gradients travel; none: the type they are accumulated in
+  int zero = 3;  ///< 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters
+  Index prefetch =
+      1;  ///< visits ahead for which weights are gathered, and behind which reductions may lag; 0: blocking
+  bool reshard_after_forward =
+      true;  ///< ZeRO-3: give weights back after each visit; else keep them until their last one
+  std::optional<DType>
+      reduce_dtype;  ///< type in which gradients travel; none: the type they are accumulated in
 };
 
 /// ZeRO (Rajbhandari et al. 2020) on flat units. Each bucket is cut into as many equal parts as `shard` has ranks (the last ones
@@ -76,10 +79,10 @@ class FullySharded final : public UnitHooks {
   };
   struct Reduction {  // over the shard group
     Bucket* bucket;
-    Index visit;      // behind whose weight gradients it was started
-    bool last;        // micro-batch of the step
-    Tensor buffer;    // [1, flat_size]
-    Tensor part;      // [1, shard_size] of it: where this rank's sum arrives
+    Index visit;    // behind whose weight gradients it was started
+    bool last;      // micro-batch of the step
+    Tensor buffer;  // [1, flat_size]
+    Tensor part;    // [1, shard_size] of it: where this rank's sum arrives
     Work work;
   };
   struct ReplicaSum {
@@ -105,17 +108,18 @@ class FullySharded final : public UnitHooks {
   ShardingSettings settings_;
   Model* model_ = nullptr;
 
-  std::vector<Unit*> visits_;            // announced
-  Index begun_ = 0;                      // of visits_
+  std::vector<Unit*> visits_;             // announced
+  Index begun_ = 0;                       // of visits_
   std::map<Bucket*, Gathered> gathered_;  // ZeRO-3: alive; ZeRO-1 and 2: by the last after_update()
   std::map<Bucket*, int> open_;           // ZeRO-2 and 3: backwards whose weight gradients are still to come
-  std::deque<Reduction> reductions_;     // in flight, oldest first
+  std::deque<Reduction> reductions_;      // in flight, oldest first
   std::vector<ReplicaSum> replica_sums_;  // in flight
   Index peak_bytes_ = 0, peak_units_ = 0;
 };
 
 /// Throws UsageError unless `settings` and a shard group of `shard_size` out of `ranks` data-parallel ranks go together, naming
 /// what clashes and a value that works. `dtype` is the model's.
-void validate_sharding(const ShardingSettings& settings, std::optional<int> shard_size, int ranks, DType dtype);
+void validate_sharding(const ShardingSettings& settings, std::optional<int> shard_size, int ranks,
+                       DType dtype);
 
 }  // namespace escalera

@@ -6,7 +6,8 @@
 
 namespace escalera {
 
-std::string sharding_report(Communicator& world, const MemoryLedger& ledger, const FullySharded& fsdp, const ShardedRun& run) {
+std::string sharding_report(Communicator& world, const MemoryLedger& ledger, const FullySharded& fsdp,
+                            const ShardedRun& run) {
   const ShardedMemory predicted = sharded_memory(run);
   TextTable table({"sharding, bytes", "most on a rank", "formula", "difference", "padding on all ranks"});
   const auto add = [&](const std::string& name, Index mine, Index formula, const std::string& padding) {
@@ -25,7 +26,9 @@ std::string sharding_report(Communicator& world, const MemoryLedger& ledger, con
   const auto units = static_cast<Index>(world.max(static_cast<double>(fsdp.peak_gathered_units())));
   if (units > 0) {
     text += fmt::format("  gathered at once: the weights of {} unit{}", units, units == 1 ? "" : "s");
-    text += run.sharding.reshard_after_forward ? fmt::format(", at most prefetch + 1 = {}\n", run.sharding.prefetch + 1) : "\n";
+    text += run.sharding.reshard_after_forward
+                ? fmt::format(", at most prefetch + 1 = {}\n", run.sharding.prefetch + 1)
+                : "\n";
   }
   return text;
 }
@@ -42,9 +45,11 @@ MemoryPrediction predict_memory(const TrainOptions& options, const ShardedRun& r
 
 std::string describe(const ShardedRun& run) {
   const ShardingSettings& sharding = run.sharding;
-  std::string text = fmt::format("ZeRO-{}, {} shard{} x {} replica{}, prefetch {}", sharding.zero, run.shards,
-                                 run.shards == 1 ? "" : "s", run.replicas, run.replicas == 1 ? "" : "s", sharding.prefetch);
-  if (sharding.zero == 3) text += sharding.reshard_after_forward ? ", reshard after forward" : ", no reshard after forward";
+  std::string text =
+      fmt::format("ZeRO-{}, {} shard{} x {} replica{}, prefetch {}", sharding.zero, run.shards,
+                  run.shards == 1 ? "" : "s", run.replicas, run.replicas == 1 ? "" : "s", sharding.prefetch);
+  if (sharding.zero == 3)
+    text += sharding.reshard_after_forward ? ", reshard after forward" : ", no reshard after forward";
   const DType travels = sharding.reduce_dtype.value_or(accumulation_dtype(run.dtype));
   return text + fmt::format(", gradients reduced in {}", to_string(travels));
 }

@@ -11,7 +11,8 @@ namespace escalera {
 
 /// Peaks of parameters, gradients, optimizer and gathered weights on a rank beside the formulas, and the padding in them.
 /// `ledger` is this rank's. Collective; the text is the same on all ranks.
-std::string sharding_report(Communicator& world, const MemoryLedger& ledger, const FullySharded& fsdp, const ShardedRun& run);
+std::string sharding_report(Communicator& world, const MemoryLedger& ledger, const FullySharded& fsdp,
+                            const ShardedRun& run);
 
 /// What common predicts for a rank of plain data parallelism, with the rows that sharding changes.
 MemoryPrediction predict_memory(const TrainOptions& options, const ShardedRun& run);

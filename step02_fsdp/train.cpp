@@ -40,12 +40,16 @@ void add_options(OptionTable& table, Options& options) {
   table.add("--zero", "distributed.zero", options.sharding.zero,
             "what is shared out: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters", {0, 3});
   table.add("--shard-size", "distributed.shard_size", options.shard_size,
-            "ranks that share out one copy of the model; groups of so many are replicas; all if not given", ranks);
+            "ranks that share out one copy of the model; groups of so many are replicas; all if not given",
+            ranks);
   table.add("--prefetch", "distributed.prefetch", options.sharding.prefetch,
-            "units whose weights are fetched while one computes, and whose gradients may still be on their way; 0: wait each time",
+            "units whose weights are fetched while one computes, and whose gradients may still be on their "
+            "way; 0: wait each time",
             {0, 1 << 20});
-  table.add("--reshard-after-forward", "distributed.reshard_after_forward", options.sharding.reshard_after_forward,
-            "stage 3: give gathered weights back after each use; --no-reshard-after-forward: keep them for the step");
+  table.add("--reshard-after-forward", "distributed.reshard_after_forward",
+            options.sharding.reshard_after_forward,
+            "stage 3: give gathered weights back after each use; --no-reshard-after-forward: keep them for "
+            "the step");
   table.add_choice("--reduce-dtype", "distributed.reduce_dtype", options.sharding.reduce_dtype,
                    {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}},
                    "type in which gradients travel; unset: the one they are accumulated in");
@@ -55,7 +59,8 @@ void add_options(OptionTable& table, Options& options) {
 ShardedRun sharded_run(const Options& options, int dp) {
   const TrainOptions& settings = options.train;
   const int shards = options.sharding.zero == 0 ? 1 : options.shard_size.value_or(dp);
-  return {settings.model, settings.dtype, settings.optimizer, options.sharding, shards, dp / shards, settings.micro_batches()};
+  return {settings.model, settings.dtype, settings.optimizer,      options.sharding,
+          shards,         dp / shards,    settings.micro_batches()};
 }
 
 void train(Communicator& world, Options options) {
@@ -130,7 +135,8 @@ void train(Communicator& world, Options options) {
     set_phase(world, fmt::format("step {}, reading the batch", step));
     batches.fill(sampler, shape, (step - 1) * shape.global_batch(), dp.rank());
     const Index targets = dp.sum(batches.unmasked_targets());
-    if (targets == 0) session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
+    if (targets == 0)
+      session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
 
     // Forward and backward. Weights are gathered around each visit of a unit; gradients are reduced behind it.
     model.begin_step(shape.accumulation);
@@ -180,7 +186,8 @@ void train(Communicator& world, Options options) {
   set_phase(world, "report");
   if (!settings.export_dir.empty()) save_folder(world, model, settings.export_dir);
   MemoryPrediction predicted = predict_memory(settings, run);
-  if (placement.stages_in_host_memory()) predicted[MemoryCategory::communication].reset();  // no formula for the copies there
+  if (placement.stages_in_host_memory())
+    predicted[MemoryCategory::communication].reset();  // no formula for the copies there
   session.print(memory_report(world, device.memory(), predicted));
   session.print(sharding_report(world, device.memory(), fsdp, run));
   session.print(traffic_report(world, session.groups(), run_traffic(run, session.steps_done(), passes)));
@@ -192,7 +199,9 @@ void train(Communicator& world, Options options) {
 int main(int argc, char** argv) {
   using namespace escalera;
   Options options;
-  OptionTable table("step02_fsdp", "Fully sharded data parallelism: parameters, gradients and optimizer states are shared out.");
+  OptionTable table(
+      "step02_fsdp",
+      "Fully sharded data parallelism: parameters, gradients and optimizer states are shared out.");
   add_options(table, options);
   return run_program(table, options.train, argc, argv, [&](Communicator& world) { train(world, options); });
 }

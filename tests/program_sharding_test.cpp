@@ -16,11 +16,28 @@ class ProgramSharding : public testing::Test {
   }
   /// Two SGD steps on 24 sequences each, with a learning rate and a clip that are felt in the weights.
   Words options(const std::string& run) const {
-    return model() + Words{"--dtype", "float64", "--optimizer", "sgd", "--learning-rate", "0.5", "--clip", "0.25", "--steps", "2",
-                           "--global-batch-size", "24", "--dump-gradients", folder_ / (run + ".gradients"), "--export",
-                           folder_ / run, "--metrics", folder_ / (run + ".jsonl")};
+    return model() + Words{"--dtype",
+                           "float64",
+                           "--optimizer",
+                           "sgd",
+                           "--learning-rate",
+                           "0.5",
+                           "--clip",
+                           "0.25",
+                           "--steps",
+                           "2",
+                           "--global-batch-size",
+                           "24",
+                           "--dump-gradients",
+                           folder_ / (run + ".gradients"),
+                           "--export",
+                           folder_ / run,
+                           "--metrics",
+                           folder_ / (run + ".jsonl")};
   }
-  void run(const std::string& name, const Words& start, const Words& more = {}) const { run_well(start + options(name) + more); }
+  void run(const std::string& name, const Words& start, const Words& more = {}) const {
+    run_well(start + options(name) + more);
+  }
 
   void expect_same_numbers(const std::string& run, const std::string& reference) const {
     for (const char* file : {".gradients", "/model.safetensors"}) {
@@ -28,7 +45,8 @@ class ProgramSharding : public testing::Test {
         EXPECT_LE(error, 1e-10) << name << " in " << run << file;
       }
     }
-    const auto ours = metrics_of(folder_ / (run + ".jsonl")), theirs = metrics_of(folder_ / (reference + ".jsonl"));
+    const auto ours = metrics_of(folder_ / (run + ".jsonl")),
+               theirs = metrics_of(folder_ / (reference + ".jsonl"));
     ASSERT_EQ(ours.size(), theirs.size());
     for (std::size_t i = 0; i < ours.size(); i++) {
       for (const char* key : {"loss", "grad_norm"}) {
@@ -39,7 +57,8 @@ class ProgramSharding : public testing::Test {
   }
   void expect_same_bits(const std::string& run, const std::string& reference) const {
     for (const char* file : {".gradients", "/model.safetensors"}) {
-      EXPECT_TRUE(folder_.read(run + file) == folder_.read(reference + file)) << run << " and " << reference << file;
+      EXPECT_TRUE(folder_.read(run + file) == folder_.read(reference + file))
+          << run << " and " << reference << file;
     }
     EXPECT_EQ(losses_of(folder_ / (run + ".jsonl")), losses_of(folder_ / (reference + ".jsonl")));
   }
@@ -51,13 +70,16 @@ class ProgramSharding : public testing::Test {
 // C04 (the clip is active), C09
 TEST_F(ProgramSharding, EveryStageGivesTheGradientsAndWeightsOfOneRank) {
   run("one", on_threads(1));  // of step 1
-  for (const auto& line : metrics_of(folder_ / "one.jsonl")) ASSERT_GT(line.at("grad_norm").get<double>(), 0.25);
+  for (const auto& line : metrics_of(folder_ / "one.jsonl"))
+    ASSERT_GT(line.at("grad_norm").get<double>(), 0.25);
   for (const char* zero : {"0", "1", "2", "3"}) {
     const std::string name = fmt::format("zero{}", zero);
-    run(name, sharded(3), {"--zero", zero, "--gradient-accumulation-steps", "2", "--tie-word-embeddings", "false"});
+    run(name, sharded(3),
+        {"--zero", zero, "--gradient-accumulation-steps", "2", "--tie-word-embeddings", "false"});
     expect_same_numbers(name, "one");
     if (zero[0] == '0') continue;
-    run(name, sharded(4), {"--zero", zero, "--shard-size", "2", "--gradient-accumulation-steps", "3", "--prefetch", "2"});
+    run(name, sharded(4),
+        {"--zero", zero, "--shard-size", "2", "--gradient-accumulation-steps", "3", "--prefetch", "2"});
     expect_same_numbers(name, "one");
   }
 }
@@ -65,7 +87,8 @@ TEST_F(ProgramSharding, EveryStageGivesTheGradientsAndWeightsOfOneRank) {
 TEST_F(ProgramSharding, ThreadsAndProcessesGiveTheSameBits) {
   if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
   for (const char* zero : {"1", "3"}) {
-    const Words more = {"--zero", zero, "--shard-size", "2", "--gradient-accumulation-steps", "2", "--threads", "1"};
+    const Words more = {"--zero",    zero, "--shard-size", "2", "--gradient-accumulation-steps", "2",
+                        "--threads", "1"};
     run("threads", sharded(4), more);
     run("mpi", on_mpi(4, "step02_fsdp"), more);
     expect_same_bits("mpi", "threads");
@@ -86,21 +109,23 @@ TEST_F(ProgramSharding, TrainingGoesOnFromAnExportedFolderInAnotherLayout) {
   run("one", sharded(2));
   for (const char* zero : {"1", "3"}) {
     run("next", sharded(4), Words{"--init-from", folder_ / "one", "--zero", zero} + still);
-    EXPECT_TRUE(folder_.read("next/model.safetensors") == folder_.read("one/model.safetensors")) << "stage " << zero;
+    EXPECT_TRUE(folder_.read("next/model.safetensors") == folder_.read("one/model.safetensors"))
+        << "stage " << zero;
   }
 }
 
 TEST_F(ProgramSharding, MemoryAndTrafficAreToTheByteWhatTheFormulasSay) {
-  const std::vector<Words> modes = {{"--zero", "0"},
-                                    {"--zero", "1"},
-                                    {"--zero", "2", "--gradient-accumulation-steps", "2"},
-                                    {"--zero", "3", "--gradient-accumulation-steps", "2"},
-                                    {"--prefetch", "0"},
-                                    {"--prefetch", "7", "--tie-word-embeddings"},
-                                    {"--no-reshard-after-forward", "--gradient-accumulation-steps", "3"},
-                                    {"--shard-size", "2", "--zero", "1", "--dtype", "bfloat16"},
-                                    {"--shard-size", "2", "--reduce-dtype", "bfloat16", "--prefetch", "3"},
-                                    {"--dtype", "bfloat16", "--reduce-dtype", "bfloat16", "--recompute", "full"}};
+  const std::vector<Words> modes = {
+      {"--zero", "0"},
+      {"--zero", "1"},
+      {"--zero", "2", "--gradient-accumulation-steps", "2"},
+      {"--zero", "3", "--gradient-accumulation-steps", "2"},
+      {"--prefetch", "0"},
+      {"--prefetch", "7", "--tie-word-embeddings"},
+      {"--no-reshard-after-forward", "--gradient-accumulation-steps", "3"},
+      {"--shard-size", "2", "--zero", "1", "--dtype", "bfloat16"},
+      {"--shard-size", "2", "--reduce-dtype", "bfloat16", "--prefetch", "3"},
+      {"--dtype", "bfloat16", "--reduce-dtype", "bfloat16", "--recompute", "full"}};
   for (const Words& mode : modes) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(mode, " ")));
     // The held-out text is six windows for four ranks: in the second pass two of them have none.
@@ -116,8 +141,9 @@ TEST_F(ProgramSharding, MemoryAndTrafficAreToTheByteWhatTheFormulasSay) {
 
 // The point of the chapter.
 TEST_F(ProgramSharding, AModelThatDoesNotFitTrainsInParts) {
-  const Words start = {"--model", "tiny", "--data", text_, "--seq-length", "24", "--micro-batch-size", "1", "--steps", "2",
-                       "--memory-limit", "8MB"};
+  const Words start = {
+      "--model", "tiny", "--data",         text_, "--seq-length", "24", "--micro-batch-size", "1",
+      "--steps", "2",    "--memory-limit", "8MB"};
   const ProcessResult whole = run_process(sharded(8) + start + Words{"--zero", "0"});
   EXPECT_EQ(whole.exit_code, 1);
   EXPECT_TRUE(mentions(whole.err, {"--memory-limit", "optimizer", "bytes"}));
@@ -140,7 +166,8 @@ TEST_F(ProgramSharding, RequestsThatCannotBeMetAreRefused) {
   expect_refused({"--zero", "0", "--shard-size", "2"}, {"--zero 0", "--shard-size 2"});
   expect_refused({"--zero", "4"}, {"--zero", "3", "4"});
   expect_refused({"--prefetch", "-1"}, {"--prefetch", "-1"});
-  expect_refused({"--dtype", "float64", "--reduce-dtype", "bfloat16"}, {"--reduce-dtype bfloat16", "--dtype float64"});
+  expect_refused({"--dtype", "float64", "--reduce-dtype", "bfloat16"},
+                 {"--reduce-dtype bfloat16", "--dtype float64"});
   expect_refused({"--reduce-dtype", "float16"}, {"--reduce-dtype", "float32, bfloat16", "float16"});
   expect_refused({"--dp", "3"}, {"4", "dp 3"});
   expect_refused({"--dp-mode", "naive"}, {"--dp-mode"});

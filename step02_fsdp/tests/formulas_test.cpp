@@ -34,7 +34,9 @@ ShardedRun eight_billion(int zero, DType dtype) {
   return run;
 }
 
-double gib(const ShardedMemory::Bytes& bytes) { return static_cast<double>(bytes.per_rank) / (1 << 30); }
+double gib(const ShardedMemory::Bytes& bytes) {
+  return static_cast<double>(bytes.per_rank) / (1 << 30);
+}
 
 // The published chart of an 8B model on 8 ranks: parameters 15 GiB in 16 bits, two moments 60 GiB, rounded.
 TEST(ShardedMemory, IsThatOfThePublishedChart) {
@@ -68,7 +70,8 @@ TEST(StepTraffic, IsTheRingFormula) {
   EXPECT_EQ(step_traffic(plain)[Operation::all_reduce], 2 * (d - 1) * count * 4);
   EXPECT_EQ(step_traffic(plain)[Operation::all_gather], 0);
   for (const int zero : {1, 2}) {
-    EXPECT_EQ(step_traffic(run_of(zero, d, m))[Operation::reduce_scatter], (zero == 1 ? 1 : m) * (d - 1) * count * 4);
+    EXPECT_EQ(step_traffic(run_of(zero, d, m))[Operation::reduce_scatter],
+              (zero == 1 ? 1 : m) * (d - 1) * count * 4);
     EXPECT_EQ(step_traffic(run_of(zero, d, m))[Operation::all_gather], (d - 1) * count * 4);
   }
   EXPECT_EQ(step_traffic(run_of(3, d, m))[Operation::reduce_scatter], m * (d - 1) * count * 4);

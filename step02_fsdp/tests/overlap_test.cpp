@@ -24,7 +24,8 @@ struct Staged {
 
   std::vector<Events> traces;
   bool prefetched = false;  // rank 0 had the second weights while rank 1 was still held up
-  bool lagged = false;      // the same for the gradients of the last unit: rank 0 was through with the unit before it
+  bool lagged =
+      false;  // the same for the gradients of the last unit: rank 0 was through with the unit before it
 
  private:
   class Hooks final : public UnitHooks {
@@ -34,7 +35,8 @@ struct Staged {
     void before_forward(Unit& unit) override {
       fsdp_.before_forward(unit);
       if (rank_ == 0 && unit.name() == "model.layers.0") test_.has_second_ = true;
-      if (rank_ == 1 && unit.name() == "model.embed_tokens") test_.prefetched = test_.wait_for(test_.has_second_);
+      if (rank_ == 1 && unit.name() == "model.embed_tokens")
+        test_.prefetched = test_.wait_for(test_.has_second_);
     }
     void after_forward(Unit& unit) override { fsdp_.after_forward(unit); }
     void before_backward(Unit& unit) override { fsdp_.before_backward(unit); }
@@ -92,19 +94,22 @@ struct Staged {
 };
 
 /// Event number `number` with that name and row, by begin.
-TraceEvent nth_named(const Events& events, std::size_t number, const std::string& name, const std::string& stream) {
+TraceEvent nth_named(const Events& events, std::size_t number, const std::string& name,
+                     const std::string& stream) {
   Events found;
   for (const TraceEvent& event : events) {
     if (event.name == name && event.stream == stream) found.push_back(event);
   }
-  std::sort(found.begin(), found.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
+  std::sort(found.begin(), found.end(),
+            [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; });
   require(number < found.size(), "there are {} events {} on {}", found.size(), name, stream);
   return found[number];
 }
 
 TEST(Prefetch, WeightsArriveWhileOthersAreComputedWith) {
   const Staged test(1, Milliseconds(30'000));
-  EXPECT_TRUE(test.prefetched) << "rank 0 waited for the second weights until rank 1 had gone through its first forward";
+  EXPECT_TRUE(test.prefetched)
+      << "rank 0 waited for the second weights until rank 1 had gone through its first forward";
   const Events& late = test.traces[1];
   const TraceEvent& forward = nth_named(late, 0, "forward model.embed_tokens", "compute");
   EXPECT_LT(nth_named(late, 1, "all_gather", "shard").begin, forward.end);

@@ -11,15 +11,18 @@ namespace {
 /// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
 enum class Path { nccl, staged };
 
-std::string_view to_string(Path path) { return path == Path::nccl ? "nccl" : "staged"; }
+std::string_view to_string(Path path) {
+  return path == Path::nccl ? "nccl" : "staged";
+}
 
 std::vector<ShardedResult> run_on_devices(Path path, const ShardedCase& test) {
   std::vector<ShardedResult> results(static_cast<std::size_t>(test.ranks));
   const int code = launch({CommKind::threads, test.ranks}, [&](Communicator& world) {
     CudaBackend& backend = cuda_backend();
     const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
-    const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
-                                                                     : backend.make_staged_communicator(world, *ops);
+    const std::unique_ptr<Communicator> tensors = path == Path::nccl
+                                                      ? backend.make_nccl_communicator(world, *ops)
+                                                      : backend.make_staged_communicator(world, *ops);
     results[static_cast<std::size_t>(world.rank())] = run_case(world, *tensors, *ops, test);
   });
   EXPECT_EQ(code, 0);
@@ -57,12 +60,15 @@ std::vector<Layout> layouts() {
   return all;
 }
 
-void PrintTo(const Layout& layout, std::ostream* out) { *out << to_string(layout.path) << " " << name_of(layout.test); }
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << to_string(layout.path) << " " << name_of(layout.test);
+}
 
 class CudaParity : public testing::TestWithParam<Layout> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaParity);
 INSTANTIATE_TEST_SUITE_P(cuda, CudaParity, testing::ValuesIn(layouts()), [](const auto& instance) {
-  return fmt::format("{}_{}_{}", to_string(instance.param.path), to_string(instance.param.test.dtype), name_of(instance.param.test));
+  return fmt::format("{}_{}_{}", to_string(instance.param.path), to_string(instance.param.test.dtype),
+                     name_of(instance.param.test));
 });
 
 TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {

@@ -8,9 +8,11 @@ namespace {
 
 class ShardedMatrix : public testing::TestWithParam<std::tuple<int, int, bool>> {};
 INSTANTIATE_TEST_SUITE_P(All, ShardedMatrix,
-                         testing::Combine(testing::Values(2, 3, 4, 8), testing::Values(0, 1, 2, 3), testing::Bool()),
+                         testing::Combine(testing::Values(2, 3, 4, 8), testing::Values(0, 1, 2, 3),
+                                          testing::Bool()),
                          [](const auto& instance) {
-                           return fmt::format("dp{}_zero{}_{}", std::get<0>(instance.param), std::get<1>(instance.param),
+                           return fmt::format("dp{}_zero{}_{}", std::get<0>(instance.param),
+                                              std::get<1>(instance.param),
                                               std::get<2>(instance.param) ? "tied" : "untied");
                          });
 

@@ -45,7 +45,8 @@ TEST(ShardedParity, AnOverwrittenShardIsFarOutsideTheTolerance) {
   test.fault = Fault::overwritten_gradient;
   const ShardedResult result = run_case(test_world(), test);
   if (test_world().rank() != 0) return;
-  const RunRecord& reference = parity_reference(sharded_model(test.tied), test.dtype, test.rounding, test.sequences());
+  const RunRecord& reference =
+      parity_reference(sharded_model(test.tied), test.dtype, test.rounding, test.sequences());
   EXPECT_GT(largest_error(result.record, reference).value, 1e-3);
 }
 

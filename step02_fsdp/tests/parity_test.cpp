@@ -12,7 +12,9 @@ INSTANTIATE_TEST_SUITE_P(Pairwise, ShardedParity, testing::ValuesIn(pairwise_cas
                          [](const auto& instance) { return name_of(instance.param); });
 
 // C04 (clipping is active), C09 (same start)
-TEST_P(ShardedParity, LossGradientsNormAndWeightsAreThoseOfOneProcess) { expect_case(GetParam()); }
+TEST_P(ShardedParity, LossGradientsNormAndWeightsAreThoseOfOneProcess) {
+  expect_case(GetParam());
+}
 
 ShardedCase usual(int ranks = 4) {
   ShardedCase test;
@@ -57,8 +59,8 @@ TEST(Sharded, TheSameLayoutTwiceGivesTheSameBits) {
 
 class NarrowParity : public testing::TestWithParam<std::tuple<DType, int, int>> {};
 INSTANTIATE_TEST_SUITE_P(Types, NarrowParity,
-                         testing::Combine(testing::Values(DType::float32, DType::bfloat16), testing::Values(1, 2, 3),
-                                          testing::Values(2, 4)),
+                         testing::Combine(testing::Values(DType::float32, DType::bfloat16),
+                                          testing::Values(1, 2, 3), testing::Values(2, 4)),
                          [](const auto& instance) {
                            return fmt::format("{}_zero{}_shards{}", to_string(std::get<0>(instance.param)),
                                               std::get<1>(instance.param), std::get<2>(instance.param));
@@ -73,9 +75,11 @@ TEST_P(NarrowParity, IsAsCloseToFloat64AsOneProcessIs) {
 }
 
 class ReduceInBfloat16 : public testing::TestWithParam<std::tuple<int, Index>> {};
-INSTANTIATE_TEST_SUITE_P(Stages, ReduceInBfloat16, testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(0, 1)),
+INSTANTIATE_TEST_SUITE_P(Stages, ReduceInBfloat16,
+                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(0, 1)),
                          [](const auto& instance) {
-                           return fmt::format("zero{}_prefetch{}", std::get<0>(instance.param), std::get<1>(instance.param));
+                           return fmt::format("zero{}_prefetch{}", std::get<0>(instance.param),
+                                              std::get<1>(instance.param));
                          });
 
 // Rounding what travels costs digits: a half unit in the last of bfloat16's 8 for each of the (at most two) sums.
@@ -88,7 +92,8 @@ TEST_P(ReduceInBfloat16, CostsAsManyDigitsAsItMust) {
   test.shards = test.sharding.zero == 0 ? 1 : 2;
   const std::vector<ShardedResult> results = run_on_threads(test);
   expect_predicted_everywhere(results, test);
-  const RunRecord& exact = parity_reference(sharded_model(test.tied), DType::float64, test.rounding, test.sequences());
+  const RunRecord& exact =
+      parity_reference(sharded_model(test.tied), DType::float64, test.rounding, test.sequences());
   const LargestError error = largest_error(results[0].record, exact);
   EXPECT_LT(error.value, 3.0 / 256) << error.where;
   EXPECT_GT(error.value, 1e-4) << "nothing was rounded";
@@ -96,7 +101,8 @@ TEST_P(ReduceInBfloat16, CostsAsManyDigitsAsItMust) {
 
 class PlantedFault : public testing::TestWithParam<Fault> {};
 INSTANTIATE_TEST_SUITE_P(Faults, PlantedFault,
-                         testing::Values(Fault::shifted_shard, Fault::overwritten_gradient, Fault::replicas_left_out));
+                         testing::Values(Fault::shifted_shard, Fault::overwritten_gradient,
+                                         Fault::replicas_left_out));
 
 TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
   ShardedCase test = usual();
@@ -106,8 +112,10 @@ TEST_P(PlantedFault, IsFarOutsideTheTolerance) {
   if (test.fault == Fault::replicas_left_out) {
     // Replicas drift apart, and the check that runs in every small training says so and ends the job.
     testing::internal::CaptureStderr();
-    EXPECT_EQ(launch({CommKind::threads, test.ranks}, [&](Communicator& world) { run_case(world, test); }), 1);
-    EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"), std::string::npos);
+    EXPECT_EQ(launch({CommKind::threads, test.ranks}, [&](Communicator& world) { run_case(world, test); }),
+              1);
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("replicas have drifted apart at step 1"),
+              std::string::npos);
   } else {
     // All replicas are wrong alike: only the comparison with one process can tell.
     const RunRecord& reference = parity_reference(sharded_model(test.tied), test.dtype, test.rounding);

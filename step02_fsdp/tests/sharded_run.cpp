@@ -49,7 +49,8 @@ ShardedResult run_case(Communicator& world, const ShardedCase& test, Trace* trac
   return run_case(world, world, *ops, test, trace);
 }
 
-ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, const ShardedCase& test, Trace* trace) {
+ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, const ShardedCase& test,
+                       Trace* trace) {
   ops.device().set_poison(true);
   const int rank = tensors.rank();
   const auto shard = tensors.split(rank / test.shards, rank, "shard");
@@ -97,11 +98,12 @@ ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, con
 }
 
 ShardedRun formulas_of(const ShardedCase& test) {
-  return {sharded_model(test.tied), test.dtype, OptimizerKind::sgd,           test.sharding,
-          test.shards,             test.ranks / test.shards, test.accumulation};
+  return {sharded_model(test.tied), test.dtype,       OptimizerKind::sgd, test.sharding, test.shards,
+          test.ranks / test.shards, test.accumulation};
 }
 
-void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test, bool staged) {
+void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks,
+                      const ShardedCase& test, bool staged) {
   const ShardedRun run = formulas_of(test);
   const ShardedMemory memory = sharded_memory(run);
   EXPECT_EQ(result.parameters, memory.parameters.per_rank);
@@ -124,13 +126,15 @@ void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_
 }
 
 std::string name_of(const ShardedCase& test) {
-  return fmt::format("dp{}_shards{}_zero{}_prefetch{}_accumulation{}_{}_recompute_{}_{}", test.ranks, test.shards,
-                     test.sharding.zero, test.sharding.prefetch, test.accumulation,
+  return fmt::format("dp{}_shards{}_zero{}_prefetch{}_accumulation{}_{}_recompute_{}_{}", test.ranks,
+                     test.shards, test.sharding.zero, test.sharding.prefetch, test.accumulation,
                      test.sharding.reshard_after_forward ? "reshard" : "keep", to_string(test.recompute),
                      test.tied ? "tied" : "untied");
 }
 
-void PrintTo(const ShardedCase& test, std::ostream* out) { *out << name_of(test); }
+void PrintTo(const ShardedCase& test, std::ostream* out) {
+  *out << name_of(test);
+}
 
 std::vector<ShardedCase> all_cases(const std::vector<int>& ranks) {
   std::vector<ShardedCase> cases;
@@ -191,7 +195,8 @@ std::vector<ShardedCase> pairwise_cases(const std::vector<int>& ranks) {
     Index most = 0;
     for (const ShardedCase& test : all) {
       const std::set<Pair> pairs = pairs_of(test);
-      const Index adds = std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.contains(pair); });
+      const Index adds =
+          std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.contains(pair); });
       if (adds > most) {
         most = adds;
         best = &test;

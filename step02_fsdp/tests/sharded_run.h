@@ -18,10 +18,10 @@ ModelConfig sharded_model(bool tied);
 /// A fault that the suite plants to see that it would be noticed.
 enum class Fault {
   none,
-  shifted_shard,           ///< shards begin one element too early
-  overwritten_gradient,    ///< the gradient shard forgets the earlier micro-batches
-  never_released,          ///< gathered weights stay
-  replicas_left_out,       ///< gradients are summed over the shard group only
+  shifted_shard,         ///< shards begin one element too early
+  overwritten_gradient,  ///< the gradient shard forgets the earlier micro-batches
+  never_released,        ///< gathered weights stay
+  replicas_left_out,     ///< gradients are summed over the shard group only
 };
 
 /// A layout and mode of step 2.
@@ -54,7 +54,8 @@ struct ShardedResult {
 /// Two steps of SGD with clipping on the parity model. `world` carries host memory, `tensors` (the same ranks) those of `ops`.
 /// Without them the CPU computes.
 /// @{
-ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, const ShardedCase& test, Trace* trace = nullptr);
+ShardedResult run_case(Communicator& world, Communicator& tensors, Ops& ops, const ShardedCase& test,
+                       Trace* trace = nullptr);
 ShardedResult run_case(Communicator& world, const ShardedCase& test, Trace* trace = nullptr);
 /// @}
 
@@ -63,8 +64,8 @@ ShardedRun formulas_of(const ShardedCase& test);
 
 /// Fails the test unless memory is what the formulas say on this rank, and the sum of `traffic` over all ranks is what they say for
 /// two steps. `staged`: tensors travel through host memory, which comes on top.
-void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks, const ShardedCase& test,
-                      bool staged = false);
+void expect_predicted(const ShardedResult& result, const TrafficPrediction& all_ranks,
+                      const ShardedCase& test, bool staged = false);
 
 /// How a test names its case where it fails.
 void PrintTo(const ShardedCase& test, std::ostream* out);

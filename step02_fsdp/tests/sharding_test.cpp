@@ -15,11 +15,13 @@ namespace {
 
 /// A model that is shared out, on one of several threads.
 struct Sharded {
-  Sharded(Communicator& world, int shards, const ShardingSettings& settings, DType dtype = DType::float64, bool tied = false)
+  Sharded(Communicator& world, int shards, const ShardingSettings& settings, DType dtype = DType::float64,
+          bool tied = false)
       : shard(world.split(world.rank() / shards, world.rank(), "shard")),
         replicas(world.split(world.rank() % shards, world.rank(), "replicas")),
         fsdp(*shard, *replicas, settings),
-        model(*ops, sharded_model(tied), {dtype, Recompute::none, 0}, Stage::whole(sharded_model(tied)), {.hooks = &fsdp}) {
+        model(*ops, sharded_model(tied), {dtype, Recompute::none, 0}, Stage::whole(sharded_model(tied)),
+              {.hooks = &fsdp}) {
     ops->device().set_poison(true);
     fsdp.shard(model);
     model.allocate();
@@ -48,7 +50,8 @@ void on_threads(int ranks, const std::function<void(Communicator& world)>& body)
 
 std::vector<std::vector<double>> weights_of_one_process(bool tied) {
   const std::unique_ptr<Ops> ops = make_cpu_ops({});
-  Model model(*ops, sharded_model(tied), {DType::float64, Recompute::none, 0}, Stage::whole(sharded_model(tied)));
+  Model model(*ops, sharded_model(tied), {DType::float64, Recompute::none, 0},
+              Stage::whole(sharded_model(tied)));
   model.allocate();
   model.initialize(parity_seed);
   std::vector<std::vector<double>> all;
@@ -73,7 +76,8 @@ TEST(Sharded, EveryVisitSeesTheFirstWeightsOfOneProcessWithZerosBehindThem) {
           while (&run.model.buckets()[number] != bucket) number++;
           std::vector<double> weights = run.host(bucket->weights);
           ASSERT_EQ(static_cast<Index>(weights.size()), bucket->flat_size());
-          for (Index i = bucket->size; i < bucket->flat_size(); i++) EXPECT_EQ(weights[static_cast<std::size_t>(i)], 0);
+          for (Index i = bucket->size; i < bucket->flat_size(); i++)
+            EXPECT_EQ(weights[static_cast<std::size_t>(i)], 0);
           padding += bucket->flat_size() - bucket->size;
           weights.resize(static_cast<std::size_t>(bucket->size));
           EXPECT_TRUE(weights == expected[number]) << bucket->name << ", stage " << zero;
@@ -101,7 +105,8 @@ std::vector<double> summed_gradient(int ranks, int shards, const ShardingSetting
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       run.fsdp.before_backward(**unit);
       for (Bucket* bucket : (*unit)->owns()) {
-        from_host(run.ops->device(), std::vector<double>(static_cast<std::size_t>(bucket->flat_size()), of(world.rank())),
+        from_host(run.ops->device(),
+                  std::vector<double>(static_cast<std::size_t>(bucket->flat_size()), of(world.rank())),
                   bucket->gradients);
       }
       run.fsdp.after_backward(**unit);
@@ -119,12 +124,14 @@ TEST(Sharded, ManySmallGradientsAreNotLostBesideALargeOne) {
   for (const int zero : {0, 1, 2, 3}) {
     for (const int shards : {16, 4, 1}) {
       if ((shards == 1) != (zero == 0)) continue;
-      for (const double value : summed_gradient(16, shards, stage(zero), DType::bfloat16, of)) ASSERT_EQ(value, 271);
+      for (const double value : summed_gradient(16, shards, stage(zero), DType::bfloat16, of))
+        ASSERT_EQ(value, 271);
     }
     // On their way as bfloat16, they are summed in float32 and rounded once, to 272 = 17 * 16.
     ShardingSettings narrow = stage(zero);
     narrow.reduce_dtype = DType::bfloat16;
-    for (const double value : summed_gradient(16, zero == 0 ? 1 : 16, narrow, DType::bfloat16, of)) ASSERT_EQ(value, 272);
+    for (const double value : summed_gradient(16, zero == 0 ? 1 : 16, narrow, DType::bfloat16, of))
+      ASSERT_EQ(value, 272);
   }
 }
 
@@ -157,7 +164,8 @@ TEST(Sharded, DeferredWeightGradientsAreNotReducedInTheMidstOfTheNextMicroBatch)
   const NamedTensors expected = gradients(1, stage(0), false);
   for (const int zero : {1, 2, 3}) {
     const NamedTensors got = gradients(3, stage(zero), true);
-    for (const auto& [name, values] : expected) EXPECT_LT(relative_error(got.at(name), values), 1e-10) << name << ", stage " << zero;
+    for (const auto& [name, values] : expected)
+      EXPECT_LT(relative_error(got.at(name), values), 1e-10) << name << ", stage " << zero;
   }
 }
 
@@ -198,22 +206,28 @@ TEST(Sharded, AVisitThatWasNotAnnouncedIsNoticed) {
                      run.fsdp.before_forward(*run.model.units()[1]);
                    }),
             1);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("model.layers.0 is visited but was not announced"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("model.layers.0 is visited but was not announced"),
+            std::string::npos);
 }
 
 TEST(ShardingRequests, ThatCannotBeMetAreRefused) {
-  const auto refused = [](const ShardingSettings& settings, std::optional<int> shard_size, int ranks, DType dtype) {
+  const auto refused = [](const ShardingSettings& settings, std::optional<int> shard_size, int ranks,
+                          DType dtype) {
     return refusal([&] { validate_sharding(settings, shard_size, ranks, dtype); });
   };
   EXPECT_EQ(refused(stage(3), {}, 7, DType::float32), "");
   EXPECT_EQ(refused(stage(3), 2, 8, DType::float32), "");
-  EXPECT_TRUE(mentions(refused(stage(3), 3, 8, DType::float32), {"--shard-size 3", "8 data-parallel ranks", "use --shard-size 2 or 8"}));
-  EXPECT_TRUE(mentions(refused(stage(3), 16, 8, DType::float32), {"--shard-size 16", "8 data-parallel ranks", "use --shard-size 8 or 1"}));
-  EXPECT_TRUE(mentions(refused(stage(0), 2, 8, DType::float32), {"--shard-size 2", "--zero 0", "--zero 1, 2 or 3"}));
+  EXPECT_TRUE(mentions(refused(stage(3), 3, 8, DType::float32),
+                       {"--shard-size 3", "8 data-parallel ranks", "use --shard-size 2 or 8"}));
+  EXPECT_TRUE(mentions(refused(stage(3), 16, 8, DType::float32),
+                       {"--shard-size 16", "8 data-parallel ranks", "use --shard-size 8 or 1"}));
+  EXPECT_TRUE(
+      mentions(refused(stage(0), 2, 8, DType::float32), {"--shard-size 2", "--zero 0", "--zero 1, 2 or 3"}));
   ShardingSettings narrow = stage(3);
   narrow.reduce_dtype = DType::bfloat16;
   EXPECT_EQ(refused(narrow, {}, 8, DType::bfloat16), "");
-  EXPECT_TRUE(mentions(refused(narrow, {}, 8, DType::float64), {"--reduce-dtype bfloat16", "--dtype float64"}));
+  EXPECT_TRUE(
+      mentions(refused(narrow, {}, 8, DType::float64), {"--reduce-dtype bfloat16", "--dtype float64"}));
 }
 
 }  // namespace
