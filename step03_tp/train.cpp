@@ -186,7 +186,9 @@ void train(Communicator& world, Options options) {
 
   set_phase(world, "report");
   if (!settings.export_dir.empty()) save_folder(world, model, settings.export_dir);
-  session.print(memory_report(world, device.memory(), predict_memory(settings, layout)));
+  MemoryPrediction memory = predict_memory(settings, layout);
+  if (placement.stages_in_host_memory()) memory[MemoryCategory::communication].reset();  // no formula for the copies there
+  session.print(memory_report(world, device.memory(), memory));
   TrafficPrediction predicted;
   const Index rows = shape.micro_batch_size * settings.seq_length;
   add(predicted, step_traffic(settings, layout), session.steps_done());
