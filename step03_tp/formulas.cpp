@@ -86,12 +86,10 @@ MemoryPrediction predict_memory(const TrainOptions& options, const TensorLayout&
   predicted[MemoryCategory::activations] =
       activation_memory(share, options.dtype, options.recompute, {outside, rows}).peak();
   // One [T, H] is gathered, or waits to be summed, at a time. Backward of o and down gathers halves and lays them in order
-  // beside. Where tensors of a GPU travel through host memory, the communicator has buffers of its own.
+  // beside.
   const Index gathered = rows * options.model.hidden_size * size_of(options.dtype);
   const bool halves_beside = layout.settings.overlap && outside >= 2;
-  if (options.device == DeviceKind::cpu || options.comm == CommChoice::nccl) {
-    predicted[MemoryCategory::communication] = sequence_parallel ? (halves_beside ? 2 : 1) * gathered : 0;
-  }
+  predicted[MemoryCategory::communication] = sequence_parallel ? (halves_beside ? 2 : 1) * gathered : 0;
   return predicted;
 }
 

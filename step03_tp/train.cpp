@@ -138,8 +138,7 @@ void train(Communicator& world, Options options) {
     set_phase(world, fmt::format("step {}, reading the batch", step));
     batches.fill(sampler, shape, (step - 1) * shape.global_batch(), dp.rank());
     const Index targets = dp.sum(batches.unmasked_targets());
-    if (targets == 0)
-      session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
+    if (targets == 0) session.print(fmt::format("step {}: warning: every target is masked; the gradient is zero", step));
 
     // Forward and backward, with f and g around every pair of linears. Gradients add up over micro-batches.
     model.begin_step(shape.accumulation);
@@ -152,8 +151,7 @@ void train(Communicator& world, Options options) {
       model.backward({}, micro_batch, in_flight, number + 1 == shape.accumulation);
     }
     set_phase(world, fmt::format("step {}, reduction", step));
-    sum_gradients(
-        model.buckets());  // (2) over data-parallel ranks; norms and shared heads over tensor-parallel ones
+    sum_gradients(model.buckets());  // (2) over groups, then norms and shared heads over the ranks of each
 
     // Loss and norm, the same on all ranks; clip and update. Each rank has its share of the loss, and counts what it alone
     // holds, or is the first to hold.
@@ -186,7 +184,9 @@ void train(Communicator& world, Options options) {
 
   set_phase(world, "report");
   if (!settings.export_dir.empty()) save_folder(world, model, settings.export_dir);
-  session.print(memory_report(world, device.memory(), predict_memory(settings, layout)));
+  MemoryPrediction memory = predict_memory(settings, layout);
+  if (placement.stages_in_host_memory()) memory[MemoryCategory::communication].reset();  // no formula for the copies there
+  session.print(memory_report(world, device.memory(), memory));
   TrafficPrediction predicted;
   const Index rows = shape.micro_batch_size * settings.seq_length;
   add(predicted, step_traffic(settings, layout), session.steps_done());

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,8 @@ std::vector<TpCase> tp_cases();
 /// of all cases, or of those for `ranks` ranks.
 std::vector<TpCase> pairwise_tp_cases(std::optional<int> ranks = {});
 std::string name_of(const TpCase& test);
+/// What GoogleTest prints of a case.
+inline void PrintTo(const TpCase& test, std::ostream* out) { *out << name_of(test); }
 
 /// Judges the record by the rule for its type, see expect_parity().
 void expect_parity(const RunRecord& record, const TpCase& test);
