@@ -12,7 +12,7 @@
 # 2 if there is no GPU to check. Goals that are missed fail nothing: they are in the report.
 #
 # A build for another machine: cmake --preset cuda -B DIR -DESCALERA_MPI=OFF -DESCALERA_ONEDNN=OFF -DESCALERA_CUDA_TESTS_ONLY=ON,
-# then cmake --build DIR --target cuda_checks step01_dp. Shared libraries that the other machine lacks (libfmt) may be copied into
+# then cmake --build DIR --target cuda_checks step01_dp step02_fsdp step03_tp. Shared libraries that the other machine lacks (libfmt) may be copied into
 # DIR/lib; those of the CUDA toolkit are also found in PyTorch's wheels. Where a package of the build lies in an unusual place,
 # CMAKE_PREFIX_PATH says where.
 set -uo pipefail
@@ -214,7 +214,7 @@ configure_and_build() {
   fi
   cmake --preset cuda -B "$build" "${options[@]}" || return 1
   rm -f "$remark_file"  # nothing was missing after all
-  cmake --build "$build" -j "$(escalera_jobs)" --target cuda_checks step01_dp || return 1
+  cmake --build "$build" -j "$(escalera_jobs)" --target cuda_checks step01_dp step02_fsdp step03_tp || return 1
   remark "for ${architectures//;/, }, $(command -v mpicxx > /dev/null && echo "with MPI" || echo "without MPI")$(
     [ $tests = ON ] || echo "; without tests: GoogleTest was not found here")"
 }
@@ -250,7 +250,7 @@ other_test_programs() {
   local path name
   for path in "$build"/bin/*_tests; do
     name=${path##*/}
-    case $name in common_ops_tests | step01_dp_tests | '*_tests') continue ;; esac
+    case $name in common_ops_tests | step0[1-3]_*_tests | '*_tests') continue ;; esac
     [ -n "$("$path" --gtest_list_tests --gtest_filter='*cuda*' 2> /dev/null)" ] && echo "$name"
   done
 }
@@ -315,10 +315,13 @@ whole_step() {
 
 ranks_options=(--device cuda --model "$root/configs/models/small.json" --num-hidden-layers 2 --seq-length 128 --global-batch-size 8
                --optimizer sgd --learning-rate 0.1 --steps 5)
-several_ranks() { # label command ...
-  local label=$1
+several_ranks() { # label command ..., of which the program is one word
+  local label=$1 word
   shift
   program step01_dp || return
+  for word in "$@"; do
+    case $word in */bin/step*) program "${word##*/}" || return ;; esac
+  done
   [ -e "$run/bytes.bin" ] || report tokens "$run/bytes.bin" 256 100000 || return 1
   if [ ! -e "$run/ranks_1.jsonl" ]; then
     "$build/bin/step01_dp" --comm threads --ranks 1 "${ranks_options[@]}" --data "$run/bytes.bin" --metrics "$run/ranks_1.jsonl" || return 1
@@ -358,6 +361,8 @@ if [ -z "$prebuilt" ]; then section build 360 configure_and_build; fi
 if [ -x "$build/bin/step01_dp" ] || [ -x "$build/bin/bench_cuda" ]; then
   section "operations: parity" 120 gtest common_ops_tests
   section "step 1: parity" 90 gtest step01_dp_tests
+  section "step 2: parity" 90 gtest step02_fsdp_tests
+  section "step 3: parity" 90 gtest step03_tp_tests
   for part in limits memory gemm attention; do section "speed: $part" 60 bench "$part"; done
   section "speed: whole step" 240 whole_step
   for part in limits gemm attention; do section "PyTorch: $part" 60 pytorch "$part"; done
@@ -368,7 +373,11 @@ if [ -x "$build/bin/step01_dp" ] || [ -x "$build/bin/bench_cuda" ]; then
   if [ "$gpus" -gt 1 ]; then
     ranks=$((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2))
     section "ranks: $ranks by NCCL" 60 several_ranks "nccl_$ranks" "$build/bin/step01_dp" --comm nccl --ranks "$ranks"
+    section "ZeRO-3: 2 by NCCL" 60 several_ranks zero_nccl "$build/bin/step02_fsdp" --comm nccl --ranks 2 --zero 3
+    section "tensor parallel: 2 by NCCL" 60 several_ranks tp_nccl "$build/bin/step03_tp" --comm nccl --ranks 2 --tp 2 --sequence-parallel
   fi
+  section "ZeRO-3: 4 threads" 40 several_ranks zero "$build/bin/step02_fsdp" --comm threads --ranks 4 --zero 3
+  section "tensor parallel: 4 threads" 40 several_ranks tp "$build/bin/step03_tp" --comm threads --ranks 4 --tp 4 --sequence-parallel
   section "ranks: 2 by MPI" 60 with_mpi 2
   for tests in $(other_test_programs); do section "tests: ${tests%_tests}" 120 gtest "$tests"; done
   for tool in memcheck racecheck synccheck; do section "compute-sanitizer: $tool" 75 sanitize "$tool"; done

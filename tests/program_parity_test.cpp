@@ -1,74 +1,21 @@
 // Many ranks compute what one computes: seen from outside, in the files that the program writes.
 #include "common/checkpoint/safetensors.h"
-#include "tests/support/program_run.h"
+#include "tests/support/compared_runs.h"
 
 namespace escalera {
 namespace {
 
-class ProgramParity : public testing::Test {
+class ProgramParity : public ComparedRuns {
  protected:
-  /// Two SGD steps on 16 sequences each, with a learning rate and a clip that are felt in the weights.
-  Words options(const std::string& run) const {
-    return small_model(text_) + Words{"--dtype",
-                                      "float64",
-                                      "--optimizer",
-                                      "sgd",
-                                      "--learning-rate",
-                                      "0.5",
-                                      "--clip",
-                                      "0.25",
-                                      "--steps",
-                                      "2",
-                                      "--global-batch-size",
-                                      "16",
-                                      "--dump-gradients",
-                                      folder_ / (run + ".gradients"),
-                                      "--export",
-                                      folder_ / run,
-                                      "--metrics",
-                                      folder_ / (run + ".jsonl")};
-  }
   void run(const std::string& name, const Words& start, const Words& more) const {
-    run_well(start + options(name) + more);
+    run_well(start + small_model(text_) + two_steps(name, "16", "0.25") + more);
   }
-
-  void expect_same_numbers(const std::string& run, const std::string& reference) const {
-    for (const char* file : {".gradients", "/model.safetensors"}) {
-      for (const auto& [name, error] : tensor_errors(folder_ / (run + file), folder_ / (reference + file))) {
-        // float64 sums in another order: expect 1e-14. Averages instead of sums, or a part left out, are off by 1e-2 or more.
-        EXPECT_LE(error, 1e-10) << name << " in " << run << file;
-      }
-    }
-    const auto ours = metrics_of(folder_ / (run + ".jsonl")),
-               theirs = metrics_of(folder_ / (reference + ".jsonl"));
-    ASSERT_EQ(ours.size(), theirs.size());
-    for (std::size_t i = 0; i < ours.size(); i++) {
-      for (const char* key : {"loss", "grad_norm"}) {
-        EXPECT_NEAR(ours[i].at(key).get<double>(), theirs[i].at(key).get<double>(),
-                    1e-10 * theirs[i].at(key).get<double>());
-      }
-    }
-  }
-
-  void expect_same_bits(const std::string& run, const std::string& reference) const {
-    for (const char* file : {".gradients", "/model.safetensors"}) {
-      EXPECT_TRUE(folder_.read(run + file) == folder_.read(reference + file))
-          << run << " and " << reference << file;
-    }
-    EXPECT_EQ(losses_of(folder_ / (run + ".jsonl")), losses_of(folder_ / (reference + ".jsonl")));
-  }
-
-  TemporaryDirectory folder_;
-  std::string text_ = folder_.write("text.txt", repetitive_text(3000));
 };
 
 // C04 (the clip is active), C05
 TEST_F(ProgramParity, EveryModeAndAccumulationGivesTheGradientsAndWeightsOfOneRank) {
   run("one", on_threads(1), {});
-  for (const auto& line : metrics_of(folder_ / "one.jsonl")) {
-    ASSERT_GT(line.at("grad_norm").get<double>(), 0.25)
-        << "the clip is not active: nothing is proved about it";
-  }
+  expect_clipped("one", 0.25);
   for (const int ranks : {2, 4}) {
     for (const char* accumulation : {"1", "4"}) {
       for (const char* mode : {"naive", "bucketed", "overlapped"}) {

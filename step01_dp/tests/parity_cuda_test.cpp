@@ -3,10 +3,10 @@
 
 #include <cmath>
 
-#include "common/comm/launch.h"
 #include "common/cuda/cuda_backend.h"
 #include "common/optim/optimizer.h"
 #include "step01_dp/tests/parity_suite.h"
+#include "tests/support/devices.h"
 #include "tests/simulated_cuda/include/simulated_cuda/counters.h"
 
 // Null on a real GPU.
@@ -15,23 +15,7 @@ extern "C" __attribute__((weak)) SimulatedCudaCounters simulated_cuda_counters(v
 namespace escalera {
 namespace {
 
-/// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
-enum class Path { nccl, staged };
-
-std::string_view to_string(Path path) { return path == Path::nccl ? "nccl" : "staged"; }
-
-/// Runs `body` on `ranks` threads with a device and a communicator for its tensors; returns the exit code.
-int launch_on_devices(int ranks, Path path, const std::function<void(Communicator& world, Communicator& group, Ops& ops)>& body) {
-  return launch({CommKind::threads, ranks}, [&](Communicator& world) {
-    CudaBackend& backend = cuda_backend();
-    const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
-    const std::unique_ptr<Communicator> tensors = path == Path::nccl ? backend.make_nccl_communicator(world, *ops)
-                                                                     : backend.make_staged_communicator(world, *ops);
-    body(world, *tensors, *ops);
-  });
-}
-
-std::vector<RunRecord> run_on_devices(int ranks, Path path, const DpCase& test) {
+std::vector<RunRecord> run_on_devices(int ranks, DevicePath path, const DpCase& test) {
   std::vector<RunRecord> records(static_cast<std::size_t>(ranks));
   const int code = launch_on_devices(ranks, path, [&](Communicator& world, Communicator& group, Ops& ops) {
     records[static_cast<std::size_t>(group.rank())] = run_case(world, group, ops, test);
@@ -41,7 +25,7 @@ std::vector<RunRecord> run_on_devices(int ranks, Path path, const DpCase& test) 
 }
 
 struct Layout {
-  Path path = Path::nccl;
+  DevicePath path = DevicePath::nccl;
   int ranks = 1;
   DType dtype = DType::float32;
   DpMode mode = DpMode::naive;
@@ -51,13 +35,12 @@ struct Layout {
 /// choices occurs: a simulated run takes seconds.
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
-  if (!find_cuda().backend) return all;
   int number = 0;
-  for (const Path path : {Path::nccl, Path::staged}) {
+  for (const DevicePath path : {DevicePath::nccl, DevicePath::staged}) {
     for (const int ranks : {1, 2, 4}) {
       for (const DpMode mode : {DpMode::naive, DpMode::bucketed, DpMode::overlapped}) {
         const DType dtype = number++ % 2 == 0 ? DType::float32 : DType::bfloat16;
-        if (path == Path::staged || ranks <= cuda_backend().device_count()) all.push_back({path, ranks, dtype, mode});
+        if (has_devices(path, ranks)) all.push_back({path, ranks, dtype, mode});
       }
     }
   }
@@ -91,14 +74,14 @@ TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {
   expect_parity(run_on_devices(layout.ranks, layout.path, test), test);
 }
 
-class CudaPath : public testing::TestWithParam<Path> {
+class CudaPath : public testing::TestWithParam<DevicePath> {
  protected:
   void SetUp() override {
     if (!find_cuda().backend) GTEST_SKIP() << find_cuda().missing;
-    if (GetParam() == Path::nccl && cuda_backend().device_count() < 2) GTEST_SKIP() << "NCCL needs a device for each of two ranks";
+    if (!has_devices(GetParam(), 2)) GTEST_SKIP() << "NCCL needs a device for each of two ranks";
   }
 };
-INSTANTIATE_TEST_SUITE_P(cuda, CudaPath, testing::Values(Path::nccl, Path::staged),
+INSTANTIATE_TEST_SUITE_P(cuda, CudaPath, testing::Values(DevicePath::nccl, DevicePath::staged),
                          [](const auto& instance) { return std::string(to_string(instance.param)); });
 
 TEST_P(CudaPath, TheSameLayoutTwiceGivesTheSameBits) {

@@ -1,36 +1,24 @@
 // Step 2 on CUDA devices, real or simulated: a few of the same cases, judged by the same rule against the CPU.
 #include <gtest/gtest.h>
 
-#include "common/comm/launch.h"
 #include "common/cuda/cuda_backend.h"
 #include "step02_fsdp/tests/sharded_run.h"
+#include "tests/support/devices.h"
 
 namespace escalera {
 namespace {
 
-/// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
-enum class Path { nccl, staged };
-
-std::string_view to_string(Path path) {
-  return path == Path::nccl ? "nccl" : "staged";
-}
-
-std::vector<ShardedResult> run_on_devices(Path path, const ShardedCase& test) {
+std::vector<ShardedResult> run_on_devices(DevicePath path, const ShardedCase& test) {
   std::vector<ShardedResult> results(static_cast<std::size_t>(test.ranks));
-  const int code = launch({CommKind::threads, test.ranks}, [&](Communicator& world) {
-    CudaBackend& backend = cuda_backend();
-    const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
-    const std::unique_ptr<Communicator> tensors = path == Path::nccl
-                                                      ? backend.make_nccl_communicator(world, *ops)
-                                                      : backend.make_staged_communicator(world, *ops);
-    results[static_cast<std::size_t>(world.rank())] = run_case(world, *tensors, *ops, test);
+  const int code = launch_on_devices(test.ranks, path, [&](Communicator& world, Communicator& tensors, Ops& ops) {
+    results[static_cast<std::size_t>(world.rank())] = run_case(world, tensors, ops, test);
   });
   EXPECT_EQ(code, 0);
   return results;
 }
 
 struct Layout {
-  Path path = Path::nccl;
+  DevicePath path = DevicePath::nccl;
   ShardedCase test;
 };
 
@@ -38,9 +26,8 @@ struct Layout {
 /// takes seconds.
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
-  if (!find_cuda().backend) return all;
   int number = 0;
-  for (const Path path : {Path::nccl, Path::staged}) {
+  for (const DevicePath path : {DevicePath::nccl, DevicePath::staged}) {
     for (const int zero : {1, 2, 3, 3}) {
       ShardedCase test;
       const bool even = number % 2 == 0;
@@ -54,7 +41,7 @@ std::vector<Layout> layouts() {
       test.recompute = zero == 2 ? Recompute::full : Recompute::none;
       test.tied = even;
       number++;
-      if (path == Path::staged || test.ranks <= cuda_backend().device_count()) all.push_back({path, test});
+      if (has_devices(path, test.ranks)) all.push_back({path, test});
     }
   }
   return all;
@@ -79,7 +66,7 @@ TEST_P(CudaParity, IsAsCloseToFloat64AsOneCpuProcessIs) {
   for (const ShardedResult& result : results) {
     for (std::size_t i = 0; i < operation_count; i++) all.bytes[i] += result.traffic.bytes[i];
   }
-  for (const ShardedResult& result : results) expect_predicted(result, all, test, path == Path::staged);
+  for (const ShardedResult& result : results) expect_predicted(result, all, test, path == DevicePath::staged);
 }
 
 TEST(cuda_Sharded, StagesGiveTheSameBitsAndAFaultIsFarOutsideTheTolerance) {
@@ -87,14 +74,14 @@ TEST(cuda_Sharded, StagesGiveTheSameBitsAndAFaultIsFarOutsideTheTolerance) {
   ShardedCase test;
   test.accumulation = 3;
   test.dtype = test.rounding = DType::float32;
-  const RunRecord three = run_on_devices(Path::staged, test)[0].record;
+  const RunRecord three = run_on_devices(DevicePath::staged, test)[0].record;
   test.sharding.zero = 2;
-  const RunRecord two = run_on_devices(Path::staged, test)[0].record;
+  const RunRecord two = run_on_devices(DevicePath::staged, test)[0].record;
   EXPECT_EQ(three.gradients, two.gradients);
   EXPECT_EQ(three.weights, two.weights);
   test.fault = Fault::overwritten_gradient;
   test.sharding.prefetch = 0;
-  EXPECT_GT(largest_error(run_on_devices(Path::staged, test)[0].record, three).value, 1e-3);
+  EXPECT_GT(largest_error(run_on_devices(DevicePath::staged, test)[0].record, three).value, 1e-3);
 }
 
 }  // namespace

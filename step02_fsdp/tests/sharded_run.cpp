@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include "tests/support/pairwise.h"
 
 namespace escalera {
 namespace {
@@ -171,41 +171,16 @@ std::vector<ShardedCase> all_cases(const std::vector<int>& ranks) {
 }
 
 std::vector<ShardedCase> pairwise_cases(const std::vector<int>& ranks) {
-  const std::vector<ShardedCase> all = all_cases(ranks);
-  using Pair = std::array<Index, 4>;  // two choices, and which value each has
-  const auto pairs_of = [](const ShardedCase& test) {
-    const std::vector<Index> choices = {test.ranks,         test.shards,
-                                        test.sharding.zero, test.sharding.prefetch,
-                                        test.accumulation,  test.sharding.reshard_after_forward,
-                                        test.tied,          static_cast<Index>(test.recompute)};
-    std::set<Pair> pairs;
-    for (std::size_t a = 0; a < choices.size(); a++) {
-      for (std::size_t b = a + 1; b < choices.size(); b++) {
-        pairs.insert({static_cast<Index>(a), choices[a], static_cast<Index>(b), choices[b]});
-      }
-    }
-    return pairs;
-  };
-  std::set<Pair> missing;
-  for (const ShardedCase& test : all) missing.merge(pairs_of(test));
-  // The case that adds most, again and again.
-  std::vector<ShardedCase> chosen;
-  while (!missing.empty()) {
-    const ShardedCase* best = nullptr;
-    Index most = 0;
-    for (const ShardedCase& test : all) {
-      const std::set<Pair> pairs = pairs_of(test);
-      const Index adds =
-          std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.contains(pair); });
-      if (adds > most) {
-        most = adds;
-        best = &test;
-      }
-    }
-    for (const Pair& pair : pairs_of(*best)) missing.erase(pair);
-    chosen.push_back(*best);
-  }
-  return chosen;
+  return pairwise(all_cases(ranks), [](const ShardedCase& test) {
+    return std::vector<long>{test.ranks,
+                             test.shards,
+                             test.sharding.zero,
+                             test.sharding.prefetch,
+                             test.accumulation,
+                             test.sharding.reshard_after_forward,
+                             test.tied,
+                             static_cast<long>(test.recompute)};
+  });
 }
 
 }  // namespace escalera

@@ -1,25 +1,17 @@
 // Step 3 on CUDA devices, real or simulated: judged by the same rule as on the CPU, against the CPU.
 #include <gtest/gtest.h>
 
-#include "common/comm/launch.h"
 #include "common/cuda/cuda_backend.h"
 #include "step03_tp/tests/parity_run.h"
+#include "tests/support/devices.h"
 
 namespace escalera {
 namespace {
 
-/// How tensors travel: NCCL between a device each, or through host memory from one device that all ranks share.
-enum class Path { nccl, staged };
-
-RunRecord run_on_devices(Path path, const TpCase& test) {
+RunRecord run_on_devices(DevicePath path, const TpCase& test) {
   RunRecord record;
-  const int code = launch({CommKind::threads, test.ranks()}, [&](Communicator& world) {
-    CudaBackend& backend = cuda_backend();
-    const std::unique_ptr<Ops> ops = backend.make_ops(path == Path::nccl ? world.rank() : 0);
-    const std::unique_ptr<Communicator> tensors = path == Path::nccl
-                                                      ? backend.make_nccl_communicator(world, *ops)
-                                                      : backend.make_staged_communicator(world, *ops);
-    RunRecord mine = run_case(world, *tensors, *ops, test);
+  const int code = launch_on_devices(test.ranks(), path, [&](Communicator& world, Communicator& tensors, Ops& ops) {
+    RunRecord mine = run_case(world, tensors, ops, test);
     if (world.rank() == 0) record = std::move(mine);
   });
   EXPECT_EQ(code, 0);
@@ -27,7 +19,7 @@ RunRecord run_on_devices(Path path, const TpCase& test) {
 }
 
 struct Layout {
-  Path path = Path::nccl;
+  DevicePath path = DevicePath::nccl;
   TpCase test;
 };
 
@@ -48,26 +40,23 @@ TpCase layout(int tp, int dp, bool sequence_parallel, bool overlap, DType dtype,
 
 /// Both ways of the region, overlapped or not, by both paths: a simulated run takes seconds.
 std::vector<Layout> layouts() {
-  if (!find_cuda().backend) return {};
   std::vector<Layout> all = {
-      {Path::staged, layout(2, 1, false, false, DType::float32, Recompute::none, 2)},
-      {Path::staged, layout(2, 1, true, true, DType::bfloat16, Recompute::full, 2)},
-      {Path::staged, layout(4, 1, true, false, DType::float32, Recompute::selective, 2)},
-      {Path::staged, layout(4, 1, false, true, DType::bfloat16, Recompute::none, 8)},
-      {Path::nccl, layout(2, 1, true, true, DType::float32, Recompute::selective, 1)},
-      {Path::nccl, layout(2, 2, false, true, DType::bfloat16, Recompute::none, 2)},
-      {Path::nccl, layout(4, 1, true, false, DType::bfloat16, Recompute::full, 1)},
-      {Path::nccl, layout(4, 1, true, true, DType::float32, Recompute::none, 2)}};
-  std::erase_if(all, [](const Layout& one) {
-    return one.path == Path::nccl && one.test.ranks() > cuda_backend().device_count();
-  });
+      {DevicePath::staged, layout(2, 1, false, false, DType::float32, Recompute::none, 2)},
+      {DevicePath::staged, layout(2, 1, true, true, DType::bfloat16, Recompute::full, 2)},
+      {DevicePath::staged, layout(4, 1, true, false, DType::float32, Recompute::selective, 2)},
+      {DevicePath::staged, layout(4, 1, false, true, DType::bfloat16, Recompute::none, 8)},
+      {DevicePath::nccl, layout(2, 1, true, true, DType::float32, Recompute::selective, 1)},
+      {DevicePath::nccl, layout(2, 2, false, true, DType::bfloat16, Recompute::none, 2)},
+      {DevicePath::nccl, layout(4, 1, true, false, DType::bfloat16, Recompute::full, 1)},
+      {DevicePath::nccl, layout(4, 1, true, true, DType::float32, Recompute::none, 2)}};
+  std::erase_if(all, [](const Layout& one) { return !has_devices(one.path, one.test.ranks()); });
   return all;
 }
 
 class CudaTensorParallel : public testing::TestWithParam<Layout> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaTensorParallel);
 INSTANTIATE_TEST_SUITE_P(cuda, CudaTensorParallel, testing::ValuesIn(layouts()), [](const auto& instance) {
-  return std::string(instance.param.path == Path::nccl ? "nccl_" : "staged_") + name_of(instance.param.test);
+  return fmt::format("{}_{}", to_string(instance.param.path), name_of(instance.param.test));
 });
 
 TEST_P(CudaTensorParallel, IsAsCloseToFloat64AsOneCpuProcessIs) {
@@ -79,7 +68,7 @@ TEST(CudaTensorParallelFault_cuda, IsFarOutsideTheTolerance) {
   TpCase test = layout(2, 1, false, true, DType::float32, Recompute::none, 2);
   test.fault = Fault::norm_summed;
   const RunRecord& truth = parity_reference(tp_model(test), DType::float64, DType::float32, test.sequences());
-  EXPECT_GT(largest_error(run_on_devices(Path::staged, test), truth).value, 1e-3);
+  EXPECT_GT(largest_error(run_on_devices(DevicePath::staged, test), truth).value, 1e-3);
 }
 
 }  // namespace

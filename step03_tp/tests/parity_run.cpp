@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "common/comm/launch.h"
 #include "common/comm/process_mesh.h"
 #include "common/train/gradient_sums.h"
 #include "common/train/options.h"
+#include "tests/support/pairwise.h"
 
 namespace escalera {
 namespace {
@@ -173,18 +173,6 @@ std::vector<Choices> all_choices() {
   return all;
 }
 
-using Pair = std::array<int, 4>;  // two settings and what was chosen for each
-
-std::set<Pair> pairs_of(const Choices& choice) {
-  std::set<Pair> pairs;
-  for (int a = 0; a < static_cast<int>(choice.size()); a++) {
-    for (int b = 0; b < a; b++) {
-      pairs.insert({a, b, choice[static_cast<std::size_t>(a)], choice[static_cast<std::size_t>(b)]});
-    }
-  }
-  return pairs;
-}
-
 }  // namespace
 
 std::vector<TpCase> tp_cases() {
@@ -198,25 +186,14 @@ std::vector<TpCase> tp_cases() {
   return cases;
 }
 
-// Again and again the case with the most pairs that have not occurred.
 std::vector<TpCase> pairwise_tp_cases(std::optional<int> ranks) {
   std::vector<Choices> candidates = all_choices();
-  std::erase_if(candidates,
-                [&](const Choices& choice) { return ranks && case_of(choice).ranks() != *ranks; });
-  std::set<Pair> missing;
-  for (const Choices& choice : candidates) missing.merge(pairs_of(choice));
+  std::erase_if(candidates, [&](const Choices& choice) { return ranks && case_of(choice).ranks() != *ranks; });
   std::vector<TpCase> cases;
-  while (!missing.empty()) {
-    const auto gain = [&](const Choices& choice) {
-      const std::set<Pair> pairs = pairs_of(choice);
-      return std::count_if(pairs.begin(), pairs.end(),
-                           [&](const Pair& pair) { return missing.contains(pair); });
-    };
-    std::vector<std::ptrdiff_t> gains;
-    for (const Choices& choice : candidates) gains.push_back(gain(choice));
-    const auto best = static_cast<std::size_t>(std::max_element(gains.begin(), gains.end()) - gains.begin());
-    for (const Pair& pair : pairs_of(candidates[best])) missing.erase(pair);
-    cases.push_back(case_of(candidates[best]));
+  for (const Choices& choice : pairwise(candidates, [](const Choices& choice) {
+         return std::vector<long>(choice.begin(), choice.end());
+       })) {
+    cases.push_back(case_of(choice));
   }
   return cases;
 }

@@ -5,84 +5,28 @@
 #include <cmath>
 
 #include "common/checkpoint/safetensors.h"
-#include "tests/support/program_run.h"
+#include "tests/support/compared_runs.h"
 
 namespace escalera {
 namespace {
 
-/// `words` with step 1's program replaced by step 3's.
-Words of_step_3(Words words) {
-  for (std::string& word : words) {
-    if (const auto at = word.find("step01_dp"); at != std::string::npos) word.replace(at, 9, "step03_tp");
-  }
-  return words;
-}
-
-class TensorParallelProgram : public testing::Test {
+class TensorParallelProgram : public ComparedRuns {
  protected:
+  static Words split(int ranks) { return on_threads(ranks, "step03_tp"); }
   /// A model whose 8 heads, 2 of them for keys and values, and 72 feed-forward columns 8 ranks can share out; 257 words.
   Words model() const {
     return small_model(text_) + Words{"--num-attention-heads", "8",  "--hidden-size", "40", "--head-dim", "6",
                                       "--intermediate-size",   "72", "--vocab-size",  "257"};
   }
-  /// Two SGD steps on 8 sequences each, with a learning rate and a clip that are felt in the weights.
   void run(const std::string& name, const Words& start, const Words& more) const {
-    run_well(of_step_3(start) + model() +
-             Words{"--dtype",
-                   "float64",
-                   "--optimizer",
-                   "sgd",
-                   "--learning-rate",
-                   "0.5",
-                   "--clip",
-                   "0.1",
-                   "--steps",
-                   "2",
-                   "--global-batch-size",
-                   "8",
-                   "--dump-gradients",
-                   folder_ / (name + ".gradients"),
-                   "--export",
-                   folder_ / name,
-                   "--metrics",
-                   folder_ / (name + ".jsonl"),
-                   "--eval-every",
-                   "1",
-                   "--eval-steps",
-                   "100"} +
-             more);
+    run_well(start + model() + two_steps(name, "8", "0.1") + Words{"--eval-every", "1", "--eval-steps", "100"} + more);
   }
-  void expect_same_numbers(const std::string& run, const std::string& reference) const {
-    for (const char* file : {".gradients", "/model.safetensors"}) {
-      for (const auto& [name, error] : tensor_errors(folder_ / (run + file), folder_ / (reference + file))) {
-        EXPECT_LE(error, 1e-10) << name << " in " << run << file;
-      }
-    }
-    const auto ours = metrics_of(folder_ / (run + ".jsonl")),
-               theirs = metrics_of(folder_ / (reference + ".jsonl"));
-    ASSERT_EQ(ours.size(), theirs.size());
-    for (std::size_t i = 0; i < ours.size(); i++) {
-      for (const char* key : {"loss", "grad_norm", "validation_loss"}) {
-        ASSERT_EQ(ours[i].contains(key), theirs[i].contains(key));
-        if (!ours[i].contains(key)) continue;
-        const double got = ours[i].at(key).get<double>(), expected = theirs[i].at(key).get<double>();
-        EXPECT_NEAR(got, expected, 1e-10 * expected) << key;
-      }
-    }
-  }
-
-  TemporaryDirectory folder_;
-  std::string text_ = folder_.write("text.txt", repetitive_text(6000));
 };
 
 // C04 (the clip is active), C08 (8 heads, 2 key/value heads, 4 ranks)
 TEST_F(TensorParallelProgram, WritesTheGradientsAndWeightsOfOneProcess) {
-  run("one", on_threads(1), {});
-  for (const auto& line : metrics_of(folder_ / "one.jsonl")) {
-    if (line.contains("grad_norm")) {
-      ASSERT_GT(line.at("grad_norm").get<double>(), 1.0) << "the clip is not active";
-    }
-  }
+  run("one", split(1), {});
+  expect_clipped("one", 1.0);
   const std::vector<std::pair<int, Words>> layouts = {
       {2, {}},
       {4, {"--sequence-parallel"}},
@@ -91,7 +35,7 @@ TEST_F(TensorParallelProgram, WritesTheGradientsAndWeightsOfOneProcess) {
       {4, {"--dp", "2", "--sequence-parallel", "--recompute", "selective"}}};
   for (const auto& [ranks, more] : layouts) {
     SCOPED_TRACE(fmt::format("{} ranks {}", ranks, fmt::join(more, " ")));
-    run("many", on_threads(ranks), more);
+    run("many", split(ranks), more);
     expect_same_numbers("many", "one");
   }
   // Padding is nobody's: the exported tables have the vocabulary's rows and no more.
@@ -102,17 +46,14 @@ TEST_F(TensorParallelProgram, WritesTheGradientsAndWeightsOfOneProcess) {
 TEST_F(TensorParallelProgram, ProcessesWriteWhatThreadsWrite) {
   if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
   const Words more = {"--sequence-parallel", "--tp-overlap", "--threads", "1"};
-  run("threads", on_threads(2), more);
-  run("mpi", on_mpi(2), more);
-  for (const char* file : {".gradients", "/model.safetensors"}) {
-    EXPECT_TRUE(folder_.read(std::string("mpi") + file) == folder_.read(std::string("threads") + file))
-        << file;
-  }
+  run("threads", split(2), more);
+  run("mpi", on_mpi(2, "step03_tp"), more);
+  expect_same_bits("mpi", "threads");
 }
 
 TEST_F(TensorParallelProgram, TrainingGoesOnFromAnotherLayoutsExport) {
-  run("two", on_threads(2), {});
-  run("next", on_threads(8), {"--init-from", folder_ / "two", "--learning-rate", "0", "--weight-decay", "0"});
+  run("two", split(2), {});
+  run("next", split(8), {"--init-from", folder_ / "two", "--learning-rate", "0", "--weight-decay", "0"});
   EXPECT_TRUE(folder_.read("next/model.safetensors") == folder_.read("two/model.safetensors"));
 }
 
@@ -156,7 +97,7 @@ TEST_F(TensorParallelProgram, MeasuresEveryByteThatTheFormulasPredict) {
   for (const auto& [ranks, more] : layouts) {
     SCOPED_TRACE(fmt::format("{} ranks {}", ranks, fmt::join(more, " ")));
     const ProcessResult result = run_well(
-        of_step_3(on_threads(ranks)) + model() +
+        split(ranks) + model() +
         Words{"--micro-batch-size", "2", "--steps", "3", "--eval-every", "2", "--eval-steps", "2"} + more);
     const std::vector<std::string> rows = predicted_rows(result.out);
     EXPECT_GE(rows.size(), ranks == 1 ? 5U : 8U) << result.out;
@@ -171,13 +112,13 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
   const auto expect_refused = [&](int ranks, const Words& request, const std::vector<std::string>& parts) {
     SCOPED_TRACE(fmt::format("{} ranks {}", ranks, fmt::join(request, " ")));
     const ProcessResult result =
-        run_process(of_step_3(on_threads(ranks)) + model() + Words{"--memory-limit", "1"} + request);
+        run_process(split(ranks) + model() + Words{"--memory-limit", "1"} + request);
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_TRUE(mentions(result.err, parts));
     EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
     EXPECT_EQ(result.out, "");
   };
-  EXPECT_EQ(run_process(of_step_3(on_threads(4)) + model() + Words{"--memory-limit", "1"}).exit_code, 1);
+  EXPECT_EQ(run_process(split(4) + model() + Words{"--memory-limit", "1"}).exit_code, 1);
   expect_refused(4, {"--num-attention-heads", "6"}, {"--num-attention-heads 6", "--tp 4", "--tp 2"});
   expect_refused(4, {"--no-kv-replication"},
                  {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2"});
@@ -197,7 +138,7 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
 TEST_F(TensorParallelProgram, RefusesAVocabularyThatLeavesARankWithNothing) {
   const std::string tokens = folder_.write("tokens.bin", raw_tokens(std::vector<std::uint32_t>(2000, 3), 16));
   const ProcessResult result =
-      run_process(of_step_3(on_threads(8)) + model() +
+      run_process(split(8) + model() +
                   Words{"--data", tokens, "--token-width", "16", "--vocab-size", "9"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_TRUE(mentions(result.err, {"--vocab-size 9", "--tp 8", "--vocab-size 16"}));
