@@ -171,10 +171,11 @@ class Makers:
 
     def picture(self):
         with tempfile.TemporaryDirectory(prefix="escalera_readme_") as folder:
-            trace = Path(folder) / "trace.json"
-            self.run(2, f"{SMALL} --trace {trace}")
-            json.loads(trace.read_text())
-            subprocess.run([sys.executable, ROOT / "scripts/timeline", trace, "--out", ROOT / PICTURE, "--title",
+            # Of several runs the fastest: where another program takes a core for a while, the picture shows nothing but waiting.
+            traces = [Path(folder) / f"{number}.json" for number in range(self.repeat())]
+            fastest = min(traces, key=lambda trace: self.run(2, f"{SMALL} --trace {trace}").milliseconds())
+            json.loads(fastest.read_text())
+            subprocess.run([sys.executable, ROOT / "scripts/timeline", fastest, "--out", ROOT / PICTURE, "--title",
                             "ZeRO-3, --prefetch 1: one step of two ranks", "--step", "5"], check=True)
         return f"![Weights arrive beside the forward of the unit before, gradients leave behind backward](../{PICTURE})"
 
