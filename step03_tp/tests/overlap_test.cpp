@@ -57,48 +57,55 @@ bool meet(const TraceEvent& a, const TraceEvent& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
-/// In how many of the pieces of product named `piece` a collective named `collective` was under way, and what `compute` waited
-/// for inside of them.
-struct Overlap {
-  int pieces = 0, beside_a_collective = 0, waits_inside = 0;
+/// A product and the collective that is to run beside it.
+struct Hidden {
+  std::string piece, collective;
 };
-Overlap count(const Events& events, const std::string& piece, const std::string& collective) {
-  Overlap result;
-  const Events collectives = named(events, collective, "tp"),
-               waits = named(events, "wait " + collective, "compute");
-  for (const TraceEvent& span : named(events, piece, "compute")) {
-    const auto meets = [&](const TraceEvent& other) { return meet(span, other); };
-    result.pieces++;
-    result.beside_a_collective += std::any_of(collectives.begin(), collectives.end(), meets) ? 1 : 0;
-    result.waits_inside += std::any_of(waits.begin(), waits.end(), meets) ? 1 : 0;
-  }
-  return result;
+
+/// Whether any of the products ran while one of the collectives was under way.
+bool seen(const Events& events, const Hidden& hidden) {
+  const Events collectives = named(events, hidden.collective, "tp");
+  const Events pieces = named(events, hidden.piece, "compute");
+  return std::any_of(pieces.begin(), pieces.end(), [&](const TraceEvent& piece) {
+    return std::any_of(collectives.begin(), collectives.end(), [&](const TraceEvent& other) { return meet(piece, other); });
+  });
 }
 
-/// That products named `piece` run beside `collective`. Not each: a thread that is to carry a collective may get its core late.
-void expect_overlap(const Events& events, const std::string& piece, const std::string& collective) {
-  const Overlap overlap = count(events, piece, collective);
-  SCOPED_TRACE(piece + " beside " + collective);
-  EXPECT_GT(overlap.pieces, 0);
-  EXPECT_GT(overlap.beside_a_collective, 0);
-  EXPECT_EQ(overlap.waits_inside, 0) << "a product that waits inside hides nothing";
+/// A product that waits for its collective inside hides nothing.
+void expect_no_wait_inside(const Events& events, const Hidden& hidden) {
+  const Events waits = named(events, "wait " + hidden.collective, "compute");
+  const Events pieces = named(events, hidden.piece, "compute");
+  EXPECT_FALSE(pieces.empty()) << hidden.piece;
+  for (const TraceEvent& piece : pieces) {
+    EXPECT_TRUE(std::none_of(waits.begin(), waits.end(), [&](const TraceEvent& wait) { return meet(piece, wait); }))
+        << hidden.piece << ", " << hidden.collective;
+  }
+}
+
+/// That each pair is seen at once on a rank. Not in each run: on a busy machine the thread that carries a collective may get its
+/// core late. Where a collective is waited for at once, no number of runs would show it (see PlainRegion).
+void expect_overlap(bool sequence_parallel, const std::vector<Hidden>& pairs) {
+  constexpr int most_runs = 20;
+  std::vector<Hidden> missing = pairs;
+  for (int run = 0; run < most_runs && !missing.empty(); run++) {
+    for (const Events& events : traces(sequence_parallel, true)) {
+      for (const Hidden& hidden : pairs) expect_no_wait_inside(events, hidden);
+      std::erase_if(missing, [&](const Hidden& hidden) { return seen(events, hidden); });
+    }
+  }
+  for (const Hidden& hidden : missing) ADD_FAILURE() << hidden.piece << " never ran beside " << hidden.collective;
 }
 
 TEST(OverlappedRegion, SumsOfOneHalfRunBesideTheOther) {
-  for (const Events& events : traces(false, true)) {
-    expect_overlap(events, "second half", "all_reduce");
-    expect_overlap(events, "weight gradient", "all_reduce");
-  }
+  expect_overlap(false, {{"second half", "all_reduce"}, {"weight gradient", "all_reduce"}});
 }
 
 TEST(OverlappedRegion, GathersAndScattersRunBesideProducts) {
-  for (const Events& events : traces(true, true)) {
-    expect_overlap(events, "own rows", "all_gather");
-    expect_overlap(events, "first half", "all_gather");
-    expect_overlap(events, "second half", "reduce_scatter");
-    expect_overlap(events, "input gradient", "all_gather");
-    expect_overlap(events, "weight gradient", "reduce_scatter");
-  }
+  expect_overlap(true, {{"own rows", "all_gather"},
+                        {"first half", "all_gather"},
+                        {"second half", "reduce_scatter"},
+                        {"input gradient", "all_gather"},
+                        {"weight gradient", "reduce_scatter"}});
 }
 
 // The wait for the first half of a sum comes after the second half's product, in each pair of halves.
