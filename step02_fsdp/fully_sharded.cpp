@@ -9,6 +9,21 @@ bool uses(const Unit& unit, const Bucket& bucket) {
   return std::find(unit.uses().begin(), unit.uses().end(), &bucket) != unit.uses().end();
 }
 
+/// The fewest units that use all of `buckets`. A tied table and the final norm are two buckets but what one visit of the head
+/// needs, so units that need more buckets are taken first.
+Index units_that_use(const Model& model, std::vector<const Bucket*> buckets) {
+  const std::vector<const Bucket*> all = buckets;
+  std::vector<const Unit*> units;
+  for (const auto& unit : model.units()) units.push_back(unit.get());
+  std::stable_sort(units.begin(), units.end(), [](auto* a, auto* b) { return a->uses().size() > b->uses().size(); });
+  Index count = 0;
+  for (const Unit* unit : units) {
+    const bool complete = std::ranges::all_of(unit->uses(), [&](Bucket* used) { return std::ranges::count(all, used) > 0; });
+    if (complete && std::erase_if(buckets, [&](const Bucket* left) { return uses(*unit, *left); }) > 0) count++;
+  }
+  return count;
+}
+
 }  // namespace
 
 FullySharded::FullySharded(Communicator& shard, Communicator& replicas, const ShardingSettings& settings)
@@ -119,27 +134,13 @@ bool FullySharded::needed_soon(const Bucket& bucket) const {
 void FullySharded::note_peak() {
   if (settings_.zero < 3) return;
   Index bytes = 0;
-  for (const auto& [bucket, gathered] : gathered_) bytes += gathered.weights.bytes();
-  peak_bytes_ = std::max(peak_bytes_, bytes);
-  // A tied table and the final norm are what one visit of the head needs: one unit, though two buckets. Units that need
-  // more buckets are taken first, so that no bucket is counted twice.
-  std::vector<Unit*> units;
-  for (const auto& unit : model_->units()) units.push_back(unit.get());
-  std::stable_sort(units.begin(), units.end(),
-                   [](Unit* a, Unit* b) { return a->uses().size() > b->uses().size(); });
-  std::vector<Bucket*> covered;
-  Index count = 0;
-  for (const Unit* unit : units) {
-    const auto is_new = [&](Bucket* bucket) {
-      return std::find(covered.begin(), covered.end(), bucket) == covered.end();
-    };
-    const auto is_there = [&](Bucket* bucket) { return gathered_.contains(bucket); };
-    if (!std::all_of(unit->uses().begin(), unit->uses().end(), is_there)) continue;
-    if (!std::any_of(unit->uses().begin(), unit->uses().end(), is_new)) continue;
-    covered.insert(covered.end(), unit->uses().begin(), unit->uses().end());
-    count++;
+  std::vector<const Bucket*> there;
+  for (const auto& [bucket, gathered] : gathered_) {
+    bytes += gathered.weights.bytes();
+    there.push_back(bucket);
   }
-  peak_units_ = std::max(peak_units_, count);
+  peak_bytes_ = std::max(peak_bytes_, bytes);
+  peak_units_ = std::max(peak_units_, units_that_use(*model_, there));
 }
 
 // ---- Gradients ------------------------------------------------------------------------------------------------------
