@@ -140,6 +140,8 @@ void FullySharded::note_peak() {
     there.push_back(bucket);
   }
   peak_bytes_ = std::max(peak_bytes_, bytes);
+  if (there.size() <= peak_buckets_) return;  // fewer buckets are no more units
+  peak_buckets_ = there.size();
   peak_units_ = std::max(peak_units_, units_that_use(*model_, there));
 }
 
@@ -266,6 +268,10 @@ void validate_sharding(const ShardingSettings& settings, std::optional<int> shar
                         "leave --shard-size out",
                         *shard_size);
   }
+  require<UsageError>(settings.reshard_after_forward || settings.zero == 3,
+                      "--no-reshard-after-forward with --zero {}, which never gives weights back; use --zero 3, or leave "
+                      "--no-reshard-after-forward out",
+                      settings.zero);
   if (settings.reduce_dtype) {
     const DType wide = accumulation_dtype(dtype);
     require<UsageError>(

@@ -115,6 +115,7 @@ class FullySharded final : public UnitHooks {
   std::deque<Reduction> reductions_;      // in flight, oldest first
   std::vector<ReplicaSum> replica_sums_;  // in flight
   Index peak_bytes_ = 0, peak_units_ = 0;
+  std::size_t peak_buckets_ = 0;
 };
 
 /// Throws UsageError unless `settings` and a shard group of `shard_size` out of `ranks` data-parallel ranks go together, naming

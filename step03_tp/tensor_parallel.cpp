@@ -8,7 +8,7 @@ namespace escalera {
 TensorParallel::TensorParallel(Ops& ops, Communicator& group, const ModelConfig& model,
                                const TensorParallelSettings& settings)
     : TensorRegion(ops), group_(group), settings_(settings) {
-  validate(model, group.size(), settings);
+  validate(model, group.size(), group.size(), settings);
   if (group.size() == 1) settings_ = {};  // nobody to share rows with or to wait for
   if (group.size() > model.num_key_value_heads) {
     const int sharing = group.size() / static_cast<int>(model.num_key_value_heads);

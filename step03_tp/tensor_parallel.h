@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 
 #include "common/comm/communicator.h"
 #include "common/model/config.h"
@@ -34,12 +35,15 @@ class TensorParallel final : public TensorRegion {
   TensorParallel(Ops& ops, Communicator& group, const ModelConfig& model,
                  const TensorParallelSettings& settings);
 
-  /// Throws UsageError, naming the options and numbers that clash and a value that works, unless `ranks` ranks can share out
-  /// the heads, the key/value heads, the feed-forward width and the vocabulary of `model`.
-  static void validate(const ModelConfig& model, int ranks, const TensorParallelSettings& settings);
-  /// The same for rows: sequence parallelism needs equally many of `micro_batch_size` * `seq_length` on each rank.
-  static void validate_rows(Index micro_batch_size, Index seq_length, int ranks,
+  /// Throws UsageError, naming the options and numbers that clash and values that work, unless `ranks` of `world` ranks can share
+  /// out the heads, the key/value heads, the feed-forward width and the vocabulary of `model`.
+  static void validate(const ModelConfig& model, int ranks, int world, const TensorParallelSettings& settings);
+  /// The same for rows: sequence parallelism needs equally many of `micro_batch_size` * `seq_length` on each rank. A sequence may
+  /// have `longest` tokens.
+  static void validate_rows(Index micro_batch_size, Index seq_length, Index longest, int ranks,
                             const TensorParallelSettings& settings);
+  /// "--tp 4 --dp 2": the most ranks, up to `ranks`, among which validate() would accept to share out `model` on `world` ranks.
+  static std::string instead_of(int ranks, const ModelConfig& model, int world, const TensorParallelSettings& settings);
 
   // ---- f and g ----------------------------------------------------------------------------------------------------
   Tensor enter(const Tensor& x) override;

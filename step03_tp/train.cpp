@@ -34,7 +34,6 @@ struct Options {
   TrainOptions train;
   std::optional<int> tp, dp;
   TensorParallelSettings tensor;
-  bool no_kv_replication = false;
 };
 
 void add_options(OptionTable& table, Options& options) {
@@ -48,15 +47,19 @@ void add_options(OptionTable& table, Options& options) {
             "norms and residual sums on 1/tp of the rows each");
   table.add("--tp-overlap", "distributed.tp_overlap", options.tensor.overlap,
             "collectives run beside the products that do not need them");
-  table.add("--no-kv-replication", "distributed.no_kv_replication", options.no_kv_replication,
-            "refuse more ranks than key/value heads instead of giving several the same one");
+  table.add("--kv-replication", "distributed.kv_replication", options.tensor.kv_replication,
+            "more ranks than key/value heads: several hold the same one; --no-kv-replication: refuse that");
 }
 
-/// --tp and --dp, each filled from the other where it was left open.
+/// --tp and --dp, each filled from the other where it was left open; the model is resolved.
 MeshSizes mesh_sizes(const Options& options, int world) {
   MeshSizes sizes;
   sizes.tp = options.tp.value_or(std::max(1, world / options.dp.value_or(1)));
   sizes.dp = options.dp.value_or(std::max(1, world / sizes.tp));
+  const Index needed = Index{sizes.tp} * sizes.dp;
+  require<UsageError>(needed == world, "--tp {} x --dp {} make {} ranks, but {} {} running; {} would work", sizes.tp, sizes.dp,
+                      needed, world, world == 1 ? "is" : "are",
+                      TensorParallel::instead_of(sizes.tp, options.train.model, world, options.tensor));
   ProcessMesh::validate(sizes, world, "tp,cp,pp,dp");
   return sizes;
 }
@@ -69,16 +72,16 @@ std::string describe(const TensorLayout& layout) {
 
 void train(Communicator& world, Options options) {
   TrainOptions& settings = options.train;
-  options.tensor.kv_replication = !options.no_kv_replication;
 
   // ---- Communicators ------------------------------------------------------------------------------------------------
 
+  resolve_model(settings);  // what ranks can share out depends on it
   const MeshSizes sizes = mesh_sizes(options, world.size());
   const TensorLayout layout{sizes.tp, sizes.dp, options.tensor};
   validate(settings, world.size(), sizes.dp);
-  TensorParallel::validate(settings.model, layout.tp, layout.settings);
-  TensorParallel::validate_rows(settings.micro_batch_size.value(), settings.seq_length, layout.tp,
-                                layout.settings);
+  TensorParallel::validate(settings.model, layout.tp, world.size(), layout.settings);
+  TensorParallel::validate_rows(settings.micro_batch_size.value(), settings.seq_length, settings.model.max_position_embeddings,
+                                layout.tp, layout.settings);
   check_files(world, settings);
   check_data(world, settings);
   check_memory(world, settings, [&] { return predict_memory(settings, layout); });

@@ -138,8 +138,16 @@ void explain_what_is_missing(OptionTable& table) {
   table.explain_missing("--schedule", "distributed.pp_engine", "it is not pipeline parallel");
   table.explain_missing("--cp", "distributed.cp_size", "it is not context parallel");
   table.explain_missing("--ep", "distributed.ep_size", "it has no experts");
-  table.explain_missing("--zero", "distributed.zero",
-                        "it does not shard parameters over data-parallel ranks");
+  for (const auto& [flag, key] : {std::pair{"--tp-overlap", "distributed.tp_overlap"},
+                                  std::pair{"--kv-replication", "distributed.kv_replication"}}) {
+    table.explain_missing(flag, key, "it is not tensor parallel");
+  }
+  for (const auto& [flag, key] : {std::pair{"--zero", "distributed.zero"}, std::pair{"--prefetch", "distributed.prefetch"},
+                                  std::pair{"--shard-size", "distributed.shard_size"},
+                                  std::pair{"--reduce-dtype", "distributed.reduce_dtype"},
+                                  std::pair{"--reshard-after-forward", "distributed.reshard_after_forward"}}) {
+    table.explain_missing(flag, key, "it does not shard parameters over data-parallel ranks");
+  }
 }
 
 }  // namespace

@@ -100,15 +100,20 @@ void check_tokens(const TrainOptions& options) {
       options.data, tokens, sequences, length, sequences * length + 1, (tokens - 1) / length);
 }
 
+/// A layer's records on the host: names, buckets, states.
+constexpr double bytes_of_records = 1e4;
+
 void check_memory_of(const TrainOptions& options, const std::function<MemoryPrediction()>& predict, double installed, Index ranks,
                      std::string_view of_what) {
-  // Gates and residuals alone, as a real number: sizes that nobody means would overflow the exact formulas.
+  // Gates, residuals and the records of each layer alone, as a real number: sizes that nobody means would overflow the exact
+  // formulas, or keep them busy.
   const ModelConfig& model = options.model;
   double needed = static_cast<double>(options.micro_batch_size.value()) * static_cast<double>(options.seq_length) *
                   (static_cast<double>(model.num_hidden_layers) *
                        static_cast<double>(model.hidden_size + model.intermediate_size + model.head_size()) +
-                   static_cast<double>(model.vocab_size));
-  if (needed < 1e15) {
+                   static_cast<double>(model.vocab_size)) +
+                  bytes_of_records * static_cast<double>(model.num_hidden_layers);
+  if (needed * static_cast<double>(ranks) <= installed) {
     const MemoryPrediction predicted = predict();
     needed = 0;
     for (const auto& bytes : predicted.bytes) needed += static_cast<double>(bytes.value_or(0));

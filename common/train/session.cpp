@@ -182,7 +182,7 @@ void Session::start(const std::vector<ConfigurationRow>& chapter, const std::vec
   for (const auto& [name, value] : all) text += fmt::format("\n  {:<{}}  {}", name, width, value);
   print(text);
   previous_traffic_ = traffic_so_far(groups_);
-  waited_at_start_ = previous_waited_ = seconds_waited();
+  waited_before_ = seconds_waited();
   start_ = step_start_ = Clock::now();
 }
 
@@ -199,6 +199,10 @@ void Session::end_step(const StepResult& result) {
   seconds_done_ += seconds;
   seconds_since_log_ += seconds;
   ++steps_since_log_;
+  const double waited = seconds_waited();
+  waited_in_step_ = waited - waited_before_;
+  waited_ += waited_in_step_;
+  waited_before_ = waited;
 
   // One message answers two questions: the most memory that any rank has held, or infinity if one was told to stop. All
   // ranks learn the same, so all leave the loop after the same step.
@@ -241,9 +245,7 @@ void Session::write_metrics(const StepResult& result, double seconds, double tok
   }
   for (std::size_t i = 0; i < traffic.size(); ++i) mine.push_back(traffic[i] - previous_traffic_[i]);
   previous_traffic_ = traffic;
-  const double waited = seconds_waited();
-  mine.push_back(static_cast<Index>(1e9 * (waited - previous_waited_)));
-  previous_waited_ = waited;
+  mine.push_back(static_cast<Index>(1e9 * waited_in_step_));
   const std::vector<std::string> all = world_.gather_strings(nlohmann::json(mine).dump());
   if (world_.rank() != 0) return;
   std::vector<Index> combined(mine.size(), 0);
@@ -294,6 +296,7 @@ void Session::validation(Index step, double loss, Index tokens) {
   write_line(nlohmann::ordered_json{{"step", step}, {"validation_loss", loss}, {"validation_tokens", tokens}}
                  .dump());
   step_start_ = Clock::now();  // the next step is not charged for it
+  waited_before_ = seconds_waited();
 }
 
 void Session::finish() {
@@ -303,9 +306,9 @@ void Session::finish() {
   print(fmt::format("{} steps in {:.1f} s, {} tokens/s after the first", steps_done_, seconds,
                     human_count(tokens_per_second())));
   if (world_.size() > 1 && waits_on_host(options_) && steps_done_ > 0) {
-    const double waited = world_.sum(seconds_waited() - waited_at_start_) / world_.size();
+    const double waited = world_.sum(waited_) / world_.size();
     print(fmt::format("communication exposed: {:.1f} ms per step and rank, {:.1f} % of the time",
-                      1e3 * waited / static_cast<double>(steps_done_), 100.0 * waited / std::max(seconds, 1e-9)));
+                      1e3 * waited / static_cast<double>(steps_done_), 100.0 * waited / std::max(seconds_done_, 1e-9)));
   }
   if (options_.trace.empty()) return;
   write_trace(world_, trace_, options_.trace);

@@ -112,7 +112,8 @@ class Session {
   double seconds_since_log_ = 0.0;
   double largest_memory_ = 0.0;  // peak bytes of the rank that has most
   std::vector<Index> previous_traffic_;
-  double waited_at_start_ = 0.0, previous_waited_ = 0.0;  // seconds, see Communicator::seconds_waited
+  // Seconds, see Communicator::seconds_waited: when the step began, in the last step, in all steps. Validations do not count.
+  double waited_before_ = 0.0, waited_in_step_ = 0.0, waited_ = 0.0;
 };
 
 /// One line of the log: "step 12 | loss 2.3456 | grad norm 1.234 | ...". `mfu` and `mfu_causal` below 0 mean

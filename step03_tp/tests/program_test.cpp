@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <regex>
+#include <sstream>
 
 #include "common/checkpoint/safetensors.h"
 #include "tests/support/compared_runs.h"
@@ -117,6 +119,14 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
     EXPECT_TRUE(mentions(result.err, parts));
     EXPECT_EQ(lines_of(result.err).size(), 1U) << result.err;
     EXPECT_EQ(result.out, "");
+    // What is offered instead works: of several values, the first.
+    const std::regex offer(R"((--tp \d+ --dp \d+|--seq-length \d+)( or --[a-z-]+ \d+)? would work)");
+    std::smatch found;
+    if (!std::regex_search(result.err, found, offer)) return;
+    Words instead;
+    std::istringstream words(found[1].str());
+    for (std::string word; words >> word;) instead.push_back(word);
+    run_well(split(ranks) + model() + request + instead + Words{"--steps", "1"});
   };
   EXPECT_EQ(run_process(split(4) + model() + Words{"--memory-limit", "1"}).exit_code, 1);
   expect_refused(4, {"--num-attention-heads", "6"}, {"--num-attention-heads 6", "--tp 4", "--tp 2"});
@@ -130,9 +140,13 @@ TEST_F(TensorParallelProgram, RefusesWhatTheRanksCannotShareOut) {
                  {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 8", "--seq-length 8"});
   expect_refused(4, {"--sequence-parallel", "--micro-batch-size", "2", "--seq-length", "5"},
                  {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 4", "--seq-length 6"});
-  expect_refused(6, {"--tp", "4"}, {"6", "tp 4"});
+  expect_refused(3, {}, {"--num-attention-heads 8", "--tp 3", "--tp 1 --dp 3 would work"});
+  expect_refused(7, {}, {"--tp 7", "--tp 1 --dp 7 would work"});
+  expect_refused(6, {"--dp", "2"}, {"--tp 3", "--tp 2 --dp 3 would work"});
+  expect_refused(6, {"--tp", "4"}, {"6", "--tp 4", "--tp 2 --dp 3 would work"});
+  expect_refused(4, {"--tp", "3"}, {"--tp 3 x --dp 1", "--tp 2 --dp 2 would work"});
   expect_refused(4, {"--tp", "0"}, {"--tp", "0"});
-  expect_refused(4, {"--tp", "2", "--dp", "4"}, {"4", "tp 2", "dp 4"});
+  expect_refused(4, {"--tp", "2", "--dp", "4"}, {"4", "--tp 2 x --dp 4", "--tp 2 --dp 2 would work"});
 }
 
 TEST_F(TensorParallelProgram, RefusesAVocabularyThatLeavesARankWithNothing) {

@@ -185,37 +185,39 @@ TEST(DeferredWeightGradients, AreTheSameBits) {
 
 TEST(Refusals, NameTheNumbersAndAValueThatWorks) {
   const auto refused = [](const ModelConfig& model, int ranks, const TensorParallelSettings& settings = {}) {
-    return refusal([&] { TensorParallel::validate(model, ranks, settings); });
+    return refusal([&] { TensorParallel::validate(model, ranks, ranks, settings); });
   };
   const ModelConfig good = tp_model({});
   for (const int ranks : {1, 2, 4, 8}) EXPECT_EQ(refused(good, ranks), "");
-  EXPECT_TRUE(mentions(refused(good, 3), {"--num-attention-heads 8", "--tp 3", "--tp 2 would work"}));
+  EXPECT_TRUE(mentions(refused(good, 3), {"--num-attention-heads 8", "--tp 3", "--tp 1 --dp 3 would work"}));
   EXPECT_EQ(refused(good, 2), "");
   ModelConfig six = good;
   six.num_attention_heads = 6;
-  EXPECT_TRUE(mentions(refused(six, 4), {"--num-attention-heads 6", "--tp 4", "--tp 2 would work"}));
+  EXPECT_TRUE(mentions(refused(six, 4), {"--num-attention-heads 6", "--tp 4", "--tp 2 --dp 2 would work"}));
   ModelConfig three = good;
   three.num_attention_heads = 12;
   three.num_key_value_heads = 3;
   EXPECT_TRUE(mentions(refused(three, 2), {"--num-key-value-heads 3", "--tp 2", "--num-attention-heads 12"}));
   EXPECT_TRUE(mentions(refused(good, 4, {false, false, false}),
-                       {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2 would work"}));
+                       {"--num-key-value-heads 2", "--tp 4", "--no-kv-replication", "--tp 2 --dp 2 would work"}));
   ModelConfig narrow = good;
   narrow.intermediate_size = 70;
   EXPECT_TRUE(
       mentions(refused(narrow, 4), {"--intermediate-size 70", "--tp 4", "--tp 2", "--intermediate-size 72"}));
   ModelConfig few = good;
   few.vocab_size = 9;  // 2 rows each: rank 5 and those behind it would have none
-  EXPECT_TRUE(mentions(refused(few, 8), {"--vocab-size 9", "--tp 8", "--tp 2", "--vocab-size 16"}));
+  EXPECT_TRUE(mentions(refused(few, 8), {"--vocab-size 9", "--tp 8", "--tp 2 --dp 4", "--vocab-size 16"}));
 
-  const auto rows_refused = [](Index micro_batch_size, Index seq_length, int ranks) {
+  const auto rows_refused = [](Index micro_batch_size, Index seq_length, int ranks, Index longest = 32) {
     return refusal([&] {
-      TensorParallel::validate_rows(micro_batch_size, seq_length, ranks, {true, false, true});
+      TensorParallel::validate_rows(micro_batch_size, seq_length, longest, ranks, {true, false, true});
     });
   };
   EXPECT_EQ(rows_refused(2, 6, 4), "");
   EXPECT_TRUE(mentions(rows_refused(2, 5, 4), {"--micro-batch-size 2", "--seq-length 5", "10 rows", "--tp 4",
                                                "--seq-length 6 would work"}));
+  EXPECT_TRUE(mentions(rows_refused(2, 5, 4, 5), {"--seq-length 4 would work"}));  // 6 would be too long for the model
+  EXPECT_TRUE(mentions(rows_refused(1, 1, 4, 1), {"--micro-batch-size 4 would work"}));
 }
 
 }  // namespace
