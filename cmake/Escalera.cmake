@@ -89,7 +89,7 @@ endfunction()
 # shuffled order, stream work at once or only when somebody waits for it, asynchronous copies that land late or early.
 function(escalera_cuda_tests name program)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "FILTER" "VARIANTS")
-  if(NOT ESCALERA_CUDA OR NOT ESCALERA_TESTS)
+  if(NOT ESCALERA_CUDA OR NOT ESCALERA_TESTS OR (ESCALERA_CUDA_LIBRARY_ONLY AND NOT name STREQUAL "common_cuda"))
     return()
   endif()
   if(NOT arg_FILTER)

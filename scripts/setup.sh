@@ -155,6 +155,10 @@ escalera_has_cuda_headers() {
   [ -e "$(dirname "$nvcc")/../include/cublasLt.h" ] || [ -e /usr/include/cublasLt.h ]
 }
 
+escalera_has_gpu() {
+  [ -n "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null || true)" ]
+}
+
 # What kernels are compiled for: the GPUs of this machine or, without one, the oldest that the project supports.
 escalera_cuda_architecture() {
   local capability
