@@ -32,3 +32,14 @@ def table(header, rows, numbers_from=1):
 def fenced(text):
     """Program output as it is."""
     return "```text\n" + text.strip("\n") + "\n```"
+
+
+def fastest_in_turn(layouts, repeat, run):
+    """{(ranks, options): the fastest of `repeat` runs}. The layouts take turns, so that a busy minute hits all alike."""
+    best = {}
+    for _ in range(repeat):
+        for layout in layouts:
+            now = run(*layout)
+            if layout not in best or now.milliseconds() < best[layout].milliseconds():
+                best[layout] = now
+    return best

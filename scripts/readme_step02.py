@@ -141,12 +141,7 @@ class Makers:
     def speed(self):
         layouts = [(1, "--threads 2"), *((2, f"--threads 1 --zero {stage}") for stage in range(4)),
                    (2, "--threads 1 --zero 3 --prefetch 0")]
-        best = {}
-        for _ in range(self.repeat()):  # in turn, so that a busy minute hits all alike
-            for layout in layouts:
-                run = self.run(layout[0], f"{SPEED} {layout[1]}")
-                if layout not in best or run.milliseconds() < best[layout].milliseconds():
-                    best[layout] = run
+        best = blocks.fastest_in_turn(layouts, self.repeat(), lambda ranks, options: self.run(ranks, f"{SPEED} {options}"))
         one = best[layouts[0]].milliseconds()
         rows = []
         for layout in layouts:

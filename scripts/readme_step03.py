@@ -84,12 +84,7 @@ class Makers:
     def speed(self):
         layouts = [(1, "--threads 2"), (2, "--threads 1"), (2, "--threads 1 --tp-overlap"),
                    (2, "--threads 1 --sequence-parallel"), (2, "--threads 1 --sequence-parallel --tp-overlap")]
-        best = {}
-        for _ in range(self.repeat()):  # in turn, so that a busy minute hits all alike
-            for layout in layouts:
-                run = self.run(layout[0], f"{SPEED} {layout[1]}")
-                if layout not in best or run.milliseconds() < best[layout].milliseconds():
-                    best[layout] = run
+        best = blocks.fastest_in_turn(layouts, self.repeat(), lambda ranks, options: self.run(ranks, f"{SPEED} {options}"))
         one = best[layouts[0]].milliseconds()
         rows = []
         for layout in layouts:
